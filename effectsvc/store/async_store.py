@@ -1,0 +1,207 @@
+"""Sends commands from an event loop: coalesced, with a re-send policy of its own.
+
+Every operation may be sent twice by the same actor without harm, so an unanswered one is sent again, as it is, until
+it is answered or `patience_s` ends. Each re-send is counted. A command that the server refused is never sent again
+unless the refusal passes by itself (loading, busy).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import hiredis
+
+from effectsvc.errors import EpochChanged, StoreUnavailable
+from effectsvc.store.commands import Command, Read
+from effectsvc.store.connection import Connection, LostReply, connect
+from effectsvc.store.replies import EpochMismatch
+from effectsvc.store.scripts import all_scripts
+from effectsvc.store.server_errors import WAITS_OUT, server_error
+
+T = TypeVar("T")
+
+
+class Mark(NamedTuple):
+    """How far this process has seen the cell's log: the epoch (16 characters), the counter, the entry's bytes."""
+
+    epoch: str
+    n: int
+    entry: bytes
+
+
+class AsyncStore:
+    """The store as seen from one event loop.
+
+    `on_epoch` is asked when the server's epoch is not the cell's: it answers whether the epoch was accepted, so that
+    the command is sent again; without it the caller waits for somebody else to accept.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        patience_s: float = 10.0,
+        on_epoch: Callable[[EpochMismatch], Awaitable[bool]] | None = None,
+    ) -> None:
+        self._url = url
+        self._patience_s = patience_s
+        self._connection: Connection | None = None
+        self._connecting = asyncio.Lock()
+        self.on_epoch = on_epoch
+        self.mark: Mark | None = None
+        self.resends = 0
+        self.lost_replies = 0
+        self._commands_sent = 0
+
+    async def __aenter__(self) -> AsyncStore:
+        await self._connected()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def commands_sent(self) -> int:
+        """How many commands left this store (for the bench)."""
+        return self._commands_sent + (self._connection.commands_sent if self._connection else 0)
+
+    async def _connected(self) -> Connection:
+        if self._connection is not None and self._connection.alive:
+            return self._connection
+        async with self._connecting:
+            if self._connection is not None and self._connection.alive:
+                return self._connection
+            if self._connection is not None:
+                self._commands_sent += self._connection.commands_sent
+                self._connection = None
+            fresh = await connect(self._url)
+            loads = [fresh.command(("SCRIPT", "LOAD", script.text)) for script in all_scripts().values()]
+            for raw in await asyncio.gather(*loads):
+                if isinstance(raw, hiredis.ReplyError):
+                    await fresh.close()
+                    raise server_error(str(raw))
+            self._connection = fresh
+            return fresh
+
+    async def _once(self, command: Command[T] | Read[T]) -> T:
+        connection = self._connection
+        if connection is None or not connection.alive:
+            connection = await self._connected()
+        if isinstance(command, Read):
+            raw = await connection.command(command.words)
+        else:
+            words = ("EVALSHA", command.script.sha, len(command.keys), *command.keys, *command.argv)
+            raw = await connection.command(words)
+            if isinstance(raw, hiredis.ReplyError) and str(raw).startswith("NOSCRIPT"):
+                loaded = connection.command(("SCRIPT", "LOAD", command.script.text))
+                raw = await connection.command(words)
+                await loaded
+        if isinstance(raw, hiredis.ReplyError):
+            raise server_error(str(raw))
+        return command.parse(raw)
+
+    async def send(self, command: Command[T] | Read[T], *, patience_s: float | None = None) -> T:
+        """Sends one command and returns its parsed reply.
+
+        Raises LostReply when it may have been carried out and no answer came within `patience_s`; StoreUnavailable
+        when it was certainly not; EpochChanged when the epoch was not accepted in that time; StoreProtocolError.
+        """
+        try:
+            reply = await self._once(command)
+        except (StoreUnavailable, EpochMismatch) as error:
+            patience = self._patience_s if patience_s is None else patience_s
+            reply = await self._again(command, error, patience)
+        n = getattr(reply, "n", 0)
+        if n and isinstance(command, Command):
+            epoch = getattr(reply, "epoch", "")
+            if epoch and (self.mark is None or self.mark.epoch != epoch or self.mark.n < n):
+                self.mark = Mark(epoch, n, bytes(command.argv[-1]))  # type: ignore[arg-type]  # the entry is last
+        return reply
+
+    async def _again(self, command: Command[T] | Read[T], error: Exception, patience_s: float) -> T:
+        """Re-sends until an answer or the end of patience; `maybe` says that one send may have been carried out."""
+        loop = asyncio.get_running_loop()
+        until, pause, maybe = loop.time() + patience_s, 0.02, False
+        while True:
+            if isinstance(error, LostReply):
+                maybe = True
+                self.lost_replies += 1
+            elif isinstance(error, EpochMismatch):
+                if self.on_epoch is not None and await self.on_epoch(error):
+                    pause = 0.0
+            elif isinstance(error, StoreUnavailable) and error.code not in WAITS_OUT | {"store_unavailable"}:
+                raise error
+            if loop.time() + pause >= until:
+                if maybe and not isinstance(error, LostReply):
+                    raise LostReply("The command was sent and no answer came; the server is away.") from error
+                raise error
+            # Jitter, so that a fleet does not return in step; at most half a second, for a fast resume.
+            await asyncio.sleep(pause * (0.5 + random.random() / 2))  # noqa: S311  # jitter is no secret
+            pause = min(max(pause, 0.01) * 2, 0.5)
+            self.resends += 1
+            try:
+                return await self._once(command)
+            except (StoreUnavailable, EpochChanged) as again:
+                error = again
+
+    async def send_many(self, commands: Sequence[Command[T] | Read[T]]) -> list[T]:
+        """Sends several commands in one pipeline; they are not a transaction. Raises as `send` does, for the first."""
+        return await asyncio.gather(*[self.send(command) for command in commands])
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+
+class Listener:
+    """A connection that hears channels, and hears them again after a reconnect. What it misses costs only time."""
+
+    def __init__(self, url: str, heard: Callable[[str, str], None]) -> None:
+        self._url = url
+        self._heard = heard
+        self._channels: set[str] = set()
+        self._connection: Connection | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.reconnected: Callable[[], None] | None = None
+
+    def _push(self, raw: list[Any]) -> None:
+        if raw[0] == b"message":
+            self._heard(raw[1].decode(), raw[2].decode())
+
+    async def listen(self, channel: str) -> None:
+        """Hears a channel from now on; returns when the server has confirmed it (if it is reachable)."""
+        self._channels.add(channel)
+        if self._task is None:
+            first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._task = asyncio.create_task(self._keep(first), name="effectsvc listener")
+            await first
+        elif self._connection is not None and self._connection.alive:
+            await asyncio.wait([self._connection.command(("SUBSCRIBE", channel))])
+
+    async def _keep(self, first: asyncio.Future[None]) -> None:
+        pause = 0.05
+        while True:
+            try:
+                self._connection = await connect(self._url, on_push=self._push)
+                for channel in self._channels:
+                    await self._connection.command(("SUBSCRIBE", channel))
+                pause = 0.05
+            except StoreUnavailable:
+                pause = min(pause * 2, 1.0)
+            if not first.done():
+                first.set_result(None)
+            elif self.reconnected is not None:
+                self.reconnected()
+            if self._connection is not None and self._connection.alive:
+                await asyncio.shield(self._connection.closed)
+            await asyncio.sleep(pause)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        if self._connection is not None:
+            await self._connection.close()

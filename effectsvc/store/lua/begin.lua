@@ -1,0 +1,73 @@
+#!lua
+--[[ begin: proposed, unknown -> pending
+KEYS   meta log effect run intent lane rerun lookup parked leases unknown switches tenants counts above*
+ARGV   effect_id token lease_ms executor wall_ms decision entry
+REPLY  granted lease_end_ms occurrence first_ms first_wall_ms rule n epoch | taken state | gone | not_due due_ms | frozen scope ids | halted reason | deadline deadline_ms | claim_lost holder | wrong_cell cell
+]]
+--- include: cell
+--- include: log
+--- include: stops
+--- include: move
+--- include: attempts
+local f = redis.call('HMGET', k_effect, 'state', 'tool', 'tenant', 'agent', 'run', 'lane', 'attempt', 'token', 'occ', 'first', 'first_wall', 'rerun', 'alive', 'notice')
+if not f[1] then return { 'gone' } end
+local state, lane, number = f[1], f[6], attempt_of(token)
+if not has_tail(k_run, f[5]) then return { 'wrong_keys', 'run' } end
+if not has_tail(k_lane, lane) then return { 'wrong_keys', 'lane' } end
+local record = load_run()
+if not record then return { 'wrong_keys', 'run' } end
+local scope, ids = frozen(f[3], f[2], f[4])
+local stop, reason = run_stop(record, k_above)
+if stop == 'wrong_keys' then return { stop, reason } end
+
+-- The same actor again: granted only while nothing has come between.
+if f[8] == token then
+  local lease = tonumber(redis.call('ZSCORE', k_leases, effect_id) or '0')
+  if state ~= 'pending' or lease <= now then return { 'taken', state } end
+  if scope then return { 'frozen', scope, ids } end
+  if stop then return { stop, reason } end
+  return { 'granted', int(lease), f[9], f[10], f[11], f[12] or 'no_refusal', '0', string.sub(epoch, 1, 16) }
+end
+if state ~= 'proposed' and state ~= 'unknown' then return { 'taken', state } end
+if string.sub(token, 1, 16) ~= string.sub(epoch, 1, 16) then return { 'taken', state } end
+if tonumber(number) ~= tonumber(f[7]) + 1 then return { 'taken', state } end
+local home = redis.call('HGET', k_tenants, f[3])
+if home and home ~= string.match(k_meta, '^{(.-)}') then return { 'wrong_cell', home } end
+
+-- Only what stands in the lane, or under a named rule in the rerun set, may begin.
+local queue = k_lane
+if state == 'unknown' then queue = k_rerun end
+local due = redis.call('ZSCORE', queue, effect_id)
+if not due then return { 'taken', state } end
+if tonumber(due) > now then return { 'not_due', int(tonumber(due)) } end
+if state == 'unknown' and f[12] == 'reversible' then
+  local lease = tonumber(redis.call('ZSCORE', k_leases, effect_id) or '0')
+  if lease > now then return { 'not_due', int(lease) } end
+end
+if scope then
+  redis.call('ZREM', queue, effect_id)
+  redis.call('ZADD', k_parked, due, effect_id)
+  redis.call('HSET', k_effect, 'lane_reason', scope .. '_frozen')
+  return { 'frozen', scope, ids }
+end
+if stop then return { stop, reason } end
+local claim = redis.call('GET', k_intent)
+if claim ~= effect_id then return { 'claim_lost', claim or '' } end
+
+local first, first_wall, rule = f[10] or int(now), f[11] or wall_ms, 'no_refusal'
+if state == 'unknown' then rule = f[12] or 'no_refusal' end
+local alive = number
+if f[13] and f[13] ~= '' then alive = f[13] .. ' ' .. number end
+redis.call('HSET', k_effect, 'state', 'pending', 'attempt', number, 'token', token, 'since', int(now), 'first', first,
+  'first_wall', first_wall, 'decision', decision, 'alive', alive, 'x' .. number, executor)
+redis.call('ZREM', queue, effect_id)
+if state == 'unknown' then
+  redis.call('ZREM', k_unknown, effect_id)
+  redis.call('ZREM', k_lookup, effect_id)
+  redis.call('HDEL', k_effect, 'lane_reason', 'waiting_for', 'reason', 'needs_review')
+end
+local lease_end = now + tonumber(lease_ms)
+redis.call('ZADD', k_leases, lease_end, effect_id)
+count(state, 'pending')
+local n = append('decision', 'granted', rule, 'no_refusal', state, 'pending', entry)
+return { 'granted', int(lease_end), f[9], first, first_wall, rule, n, string.sub(epoch, 1, 16) }

@@ -1,0 +1,21 @@
+#!lua flags=allow-oom
+--[[ commit: pending, or unknown when it is the current attempt -> committed
+KEYS   meta log effect result leases unknown rerun lookup parked counts open
+ARGV   effect_id token result digest ref rule entry
+REPLY  committed n epoch | already state digest | stale state | gone
+]]
+--- include: cell
+--- include: log
+--- include: move
+--- include: attempts
+--- include: happened
+local f = redis.call('HMGET', k_effect, 'state', 'token', 'notice', 'result', 'alive')
+if not f[1] then return { 'gone' } end
+if f[2] ~= token then return { 'stale', f[1] } end
+if f[1] == 'committed' then return { 'already', f[1], f[4] } end
+if f[1] ~= 'pending' and f[1] ~= 'unknown' then return { 'stale', f[1] } end
+local n = happened({ state = f[1], notice = f[3] }, 'outcome', rule, result, digest, ref, entry)
+local left = alive_without(f[5], attempt_of(token))
+if left ~= '' then redis.call('HSET', k_effect, 'alive', left) end
+redis.call('HDEL', k_effect, 'x' .. attempt_of(token))
+return { 'committed', n, string.sub(epoch, 1, 16) }

@@ -1,0 +1,18 @@
+-- Moves an effect to committed with a stored result; used wherever proof of it arrives. Needs move, log, attempts.
+local function happened(e, kind, rule, result, digest, ref, bytes)
+  local from = e.state
+  redis.call('HDEL', k_effect, 'decision', 'lane_reason', 'waiting_for', 'rerun', 'doubt', 'late', 'alive', 'needs_review', 'reason', 'absent_at')
+  redis.call('HSET', k_effect, 'state', 'committed', 'since', int(now), 'result', digest, 'ref', ref)
+  redis.call('SET', k_result, result)
+  redis.call('ZREM', k_leases, effect_id)
+  if from == 'unknown' then
+    redis.call('ZREM', k_unknown, effect_id)
+    redis.call('ZREM', k_rerun, effect_id)
+    redis.call('ZREM', k_lookup, effect_id)
+    redis.call('ZREM', k_parked, effect_id)
+  end
+  redis.call('SREM', k_open, effect_id)
+  count(from, 'committed')
+  tell(e.notice, effect_id, 'committed')
+  return append(kind, 'committed', rule, 'no_refusal', from, 'committed', bytes)
+end

@@ -1,0 +1,27 @@
+#!lua flags=allow-oom
+--[[ mark_unknown: pending -> unknown
+KEYS   meta log effect result leases unknown rerun lookup parked counts open
+ARGV   effect_id token by reason over next rule delay_ms entry
+REPLY  unknown n epoch | committed n epoch | already state | stale state | lease_lives lease_end_ms | gone
+]]
+--- include: cell
+--- include: log
+--- include: move
+--- include: attempts
+--- include: happened
+--- include: doubt
+local f = redis.call('HMGET', k_effect, 'state', 'token', 'notice', 'alive')
+if not f[1] then return { 'gone' } end
+if f[2] ~= token then return { 'stale', f[1] } end
+if f[1] ~= 'pending' then return { 'already', f[1] } end
+-- The sweep may speak for an executor only after its lease; a worker speaks for itself.
+if by == 'sweep' then
+  local lease = tonumber(redis.call('ZSCORE', k_leases, effect_id) or '0')
+  if lease > now and over ~= '1' then return { 'lease_lives', int(lease) } end
+end
+local e = { state = f[1], token = token, notice = f[3], alive = f[4] }
+local n = stored_evidence(e, entry)
+if n then return { 'committed', n, string.sub(epoch, 1, 16) } end
+n = leave_unknown(e, reason, over, next, rule, delay_ms, entry)
+if over ~= '1' then redis.call('ZREM', k_leases, effect_id) end
+return { 'unknown', n, string.sub(epoch, 1, 16) }

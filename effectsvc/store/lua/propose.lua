@@ -1,0 +1,153 @@
+#!lua
+--[[ propose: none -> proposed, held, refused
+KEYS   meta log effect payload run lane call intent switches tenants counts open held halted tomb_effect tomb_call tomb_intent more*
+ARGV   effect_id ancestor_count looks bucket_count to rule layer tool version tenant agent run lane args call_id needs_call delay_ms ttl_ms notice halt_rules halts_any policy payload entry
+REPLY  proposed due_ms occurrence again_of n epoch | held expires_ms occurrence again_of n epoch | refused rule layer detail n epoch | frozen scope ids n epoch | exists state rule layer occurrence | joined how effect_id state occurrence n epoch | look effect_id | retired what value | wrong_cell cell | run_missing | buckets count
+]]
+--- include: cell
+--- include: log
+--- include: stops
+--- include: move
+if cell[3] ~= bucket_count then return { 'buckets', cell[3] } end
+local above, look = {}, {}
+for i = 1, tonumber(ancestor_count) do above[i] = k_more[i] end
+local at = #above
+for id in string.gmatch(looks, '%S+') do
+  at = at + 1
+  look[id] = k_more[at]
+end
+local superseded = {}
+for i = at + 1, #k_more do superseded[#superseded + 1] = k_more[i] end
+local short_epoch = string.sub(epoch, 1, 16)
+
+-- The same actor again: the effect that carries this id answers as before.
+local mine = redis.call('HMGET', k_effect, 'state', 'args', 'args0', 'tool', 'run', 'rule', 'layer', 'occ')
+if mine[1] then
+  if (mine[2] ~= args and mine[3] ~= args) or mine[4] ~= tool or mine[5] ~= run then
+    return { 'refused', 'tool_call_conflict', '4:effect', effect_id .. ' ' .. mine[1], '0', short_epoch }
+  end
+  return { 'exists', mine[1], mine[6] or 'no_refusal', mine[7] or 'no_refusal', mine[8] or '1' }
+end
+local tomb = redis.call('HGET', k_tomb_effect, 'e:' .. effect_id)
+if tomb then return { 'retired', 'effect', tomb } end
+
+local function halt(reason)
+  if redis.call('HSETNX', k_run, 'halted', reason) == 1 then
+    redis.call('HSET', k_run, 'halted_at', int(now))
+    redis.call('ZADD', k_halted, now, run)
+    append('halt', 'halted', reason, 'no_refusal', '', '', entry)
+  end
+end
+-- A refusal that is stored: a re-send of this id is answered from it. It holds no claim.
+local function refuse(why, where, detail, may_halt)
+  redis.call('HSET', k_effect, 'state', 'refused', 'tool', tool, 'tenant', tenant, 'agent', agent, 'run', run, 'args', args,
+    'rule', why, 'layer', where, 'at', int(now), 'since', int(now), 'notice', notice)
+  redis.call('SET', k_payload, payload)
+  count(nil, 'refused')
+  local n = append('decision', 'refused', why, where, '', 'refused', entry)
+  if may_halt and (halts_any == '1' or string.find(halt_rules, ' ' .. why .. ' ', 1, true)) then halt(why) end
+  return { 'refused', why, where, detail, n, short_epoch }
+end
+
+local record = load_run()
+if not record or record.closed then return { 'run_missing' } end
+if record.tenant ~= tenant or not has_tail(k_run, run) then return { 'wrong_keys', 'run' } end
+local home = redis.call('HGET', k_tenants, tenant)
+local here = string.match(k_meta, '^{(.-)}')
+if home and home ~= here then return { 'wrong_cell', home } end
+
+local scope, ids = frozen(tenant, tool, agent)
+if scope == 'fleet' or scope == 'tenant' then return refuse('kill_switch', '0.5:kill_switch', scope .. ' ' .. ids, true) end
+if scope then
+  local why = scope .. '_frozen'
+  local n = append('decision', 'frozen', why, '0.5:kill_switch', '', '', entry)
+  if string.find(halt_rules, ' ' .. why .. ' ', 1, true) then halt(why) end
+  return { 'frozen', scope, ids, n, short_epoch }
+end
+local stop, reason = run_stop(record, above)
+if stop == 'wrong_keys' then return { stop, reason } end
+if stop == 'halted' then return refuse('run_halted', '0.7:run_halted', reason, false) end
+if stop == 'deadline' then return refuse('deadline_passed', '9:deadline', reason, false) end
+if to == 'refused' then return refuse(rule, layer, '', redis.call('HGET', k_meta, 'policy') == policy) end
+if call_id == '' and needs_call == '1' then return refuse('tool_call_id_required', '4:effect', '', true) end
+
+-- What a claim's holder means for this call: 'free', 'same', 'other', or 'look' when its keys are not declared.
+local function holder(id)
+  if not look[id] then return 'look' end
+  local x = redis.call('HMGET', look[id], 'state', 'args', 'args0', 'tool', 'contradicted', 'rule', 'occ', 'proof', 'compensated')
+  if not x[1] then return 'gone' end
+  local e = { id = id, state = x[1], rule = x[6], occ = tonumber(x[7] or '1'), proof = x[8], compensated = x[9] }
+  e.same = (x[2] == args or x[3] == args) and x[4] == tool
+  e.free = ((x[1] == 'failed' or x[1] == 'refused' or x[1] == 'cancelled') and not x[5]) or e.compensated
+  return nil, e
+end
+local function joined(how, e)
+  if how == 'intent' and call_id ~= '' then redis.call('SET', k_call, e.id) end
+  local n = append('replay', 'joined', how, 'no_refusal', e.state, e.state, entry)
+  return { 'joined', how, e.id, e.state, int(e.occ), n, short_epoch }
+end
+
+local occurrence, again_of = 1, ''
+if call_id ~= '' then
+  local id = redis.call('GET', k_call)
+  if id then
+    local word, e = holder(id)
+    if word == 'look' then return { 'look', id } end
+    if e then
+      if not e.same then return refuse('tool_call_conflict', '4:effect', id .. ' ' .. e.state, true) end
+      if not e.free or e.rule == 'approval_rejected' then return joined('call', e) end
+      again_of = id
+    end
+  end
+  local buried = redis.call('HGET', k_tomb_call, 'c:' .. string.match(k_call, '[^:]+$'))
+  if buried then return { 'retired', 'call', buried } end
+end
+local function judge_claim(claim)
+  local id = redis.call('GET', claim)
+  if not id then return nil end
+  local word, e = holder(id)
+  if word == 'look' then return { 'look', id } end
+  if not e then return nil end
+  if e.free then
+    if claim == k_intent then
+      occurrence = e.occ
+      if e.compensated or (e.state == 'failed' and e.proof == 'rejected') then occurrence = e.occ + 1 end
+      again_of = id
+    end
+    return nil
+  end
+  if e.same then return joined('intent', e) end
+  return refuse('same_intent_other_arguments', '4:effect', id .. ' ' .. e.state, true)
+end
+local answer = judge_claim(k_intent)
+if answer then return answer end
+for i = 1, #superseded do
+  answer = judge_claim(superseded[i])
+  if answer then return answer end
+end
+local buried = redis.call('HGET', k_tomb_intent, 'i:' .. string.match(k_intent, '[^:]+$'))
+if buried then return { 'retired', 'intent', buried } end
+
+redis.call('HSET', k_effect, 'state', to, 'tool', tool, 'version', version, 'tenant', tenant, 'agent', agent, 'run', run,
+  'lane', lane, 'args', args, 'occ', int(occurrence), 'attempt', '0', 'notice', notice, 'at', int(now), 'since', int(now))
+if again_of ~= '' then redis.call('HSET', k_effect, 'again_of', again_of) end
+redis.call('SET', k_payload, payload)
+if call_id ~= '' then redis.call('SET', k_call, effect_id) end
+redis.call('SET', k_intent, effect_id)
+if not home then redis.call('HSET', k_tenants, tenant, here) end
+redis.call('SADD', k_open, effect_id)
+count(nil, to)
+if to == 'held' then
+  local expires = now + tonumber(ttl_ms)
+  redis.call('HSET', k_effect, 'rule', rule, 'layer', layer)
+  redis.call('ZADD', k_held, expires, effect_id)
+  local n = append('proposal', 'held', rule, layer, '', 'held', entry)
+  return { 'held', int(expires), int(occurrence), again_of, n, short_epoch }
+end
+local due = now + tonumber(delay_ms)
+redis.call('ZADD', k_lane, due, effect_id)
+local n = append('proposal', 'proposed', 'no_refusal', 'no_refusal', '', 'proposed', entry)
+if redis.call('ZCOUNT', k_lane, '-inf', now) == 1 then
+  redis.call('PUBLISH', string.sub(k_meta, 1, -5) .. 'bell', lane)
+end
+return { 'proposed', int(due), int(occurrence), again_of, n, short_epoch }
