@@ -1,0 +1,226 @@
+"""What the operator declares: about each tool, about runs. A policy can only tighten a contract.
+
+A field that is None (or empty) leaves the matter to the contract. The digest is made from everything in the
+policy: dump, canonical JSON, SHA-256.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import time
+from functools import cached_property, lru_cache
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from effectsvc.core.canonical import canonical_arguments, digest
+from effectsvc.tools.contract import Name, RateLimit, Seconds, ToolContract
+from effectsvc.tools.strictness import (
+    APPROVALS,
+    CLASSIFICATIONS,
+    RERUN_RULES,
+    REVERSIBILITY,
+    Approval,
+    DataClassification,
+    RetryClass,
+    Reversibility,
+    stricter,
+)
+
+RiskTier: TypeAlias = Literal[0, 1, 2, 3]
+Words: TypeAlias = tuple[Annotated[str, Field(min_length=1, max_length=200)], ...]
+
+EXPLICIT_INTENT_FROM_TIER: Final = 2
+"""From this tier on, a wrong duplicate costs enough that the author must say what makes two calls the same."""
+APPROVAL_FROM_TIER: Final = 3
+"""The highest tier: a person agrees before it happens."""
+
+
+class _Declared(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TimeWindow(_Declared):
+    """When a tool may act: on these days, from `start` until before `end`, in `timezone`. No days: every day."""
+
+    days: tuple[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"], ...] = ()
+    start: time = time(0, 0)
+    end: time = time(23, 59, 59, 999_999)
+    timezone: str = "UTC"
+
+    @field_validator("timezone")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        try:
+            ZoneInfo(value)
+        except (ZoneInfoNotFoundError, ValueError):
+            raise ValueError(f"there is no time zone {value!r}") from None
+        return value
+
+
+class ArgumentRule(_Declared):
+    """A condition on one argument, by its name as sent: when it holds, a person must approve."""
+
+    argument: str
+    op: Literal["eq", "ne", "lt", "le", "gt", "ge", "in", "not_in", "present", "absent"]
+    value: bool | int | float | str | tuple[bool | int | float | str, ...] | None = None
+
+
+class ToolPolicy(_Declared):
+    """The operator's entry for one tool, its tier's defaults filled in."""
+
+    name: Name
+    risk_tier: RiskTier | None = None
+    """0 (harmless) to 3. An entry that names none is read as 3. None: the tool has no entry."""
+    reversibility: Reversibility | None = None
+    allowed_states: Words | None = None
+    """The workflow states in which it may be called; None: any."""
+    required_scopes: Words = ()
+    """Besides the contract's."""
+    required_roles: Words = ()
+    approval: Approval | None = None
+    approval_when: tuple[ArgumentRule, ...] = ()
+    """With approval "conditional": any of these that holds asks a person."""
+    approvers: Words = ()
+    approvals_needed: int = Field(default=1, ge=1, le=10)
+    """Distinct people; more than ten never agree in time."""
+    approval_ttl_s: Seconds = 86_400.0
+    """A day: whoever is on duty sees it once. Undecided past it is refused."""
+    replay_approval: Literal["none", "again"] = "none"
+    retry_class: RetryClass | None = None
+    on_unlisted_error: Literal["unknown"] | None = None
+    """"unknown" takes back a contract's "release"."""
+    max_calls_per_run: int | None = Field(default=None, ge=0)
+    rate_limit: RateLimit | None = None
+    data_classification: DataClassification | None = None
+    target_args: Words = ()
+    """Besides the contract's."""
+    exclusive_target: bool = False
+    """While an effect on the same target is pending or unknown, another intent answers `target_busy`."""
+    time_windows: tuple[TimeWindow, ...] = ()
+    deny: Words = ()
+    """Globs of agent ids that may not use it; they beat `allow`."""
+    allow: Words = ()
+    """Globs of agent ids that may; empty: all."""
+    mode: Literal["enforce", "log_only"] = "enforce"
+
+    def tightened(self, contract: ToolContract) -> ToolContract:
+        """The contract with what this entry makes stricter; `contract` itself where that is nothing.
+
+        Its digest is not the declared contract's: record that one, and the policy's. Make it once per tool, at
+        start: it checks the contract again.
+        """
+        wanted: dict[str, Any] = {
+            "required_scopes": tuple(sorted({*contract.required_scopes, *self.required_scopes})),
+            "target_args": tuple(dict.fromkeys((*contract.target_args, *self.target_args))),
+            "approval": stricter(APPROVALS, contract.approval, self.approval or contract.approval),
+            "data_classification": stricter(
+                CLASSIFICATIONS,
+                contract.data_classification,
+                self.data_classification or contract.data_classification,
+            ),
+            "rate_limit": lower_rate(contract.rate_limit, self.rate_limit),
+            **(self._tightened_reruns(contract) if contract.kind == "effect" else {}),
+        }
+        changes = {name: value for name, value in wanted.items() if value != getattr(contract, name)}
+        return contract.changed(**changes) if changes else contract
+
+    def _tightened_reruns(self, contract: ToolContract) -> dict[str, Any]:
+        reversibility = stricter(REVERSIBILITY, contract.reversibility, self.reversibility or contract.reversibility)
+        reruns: dict[str, Any] = {
+            "reversibility": reversibility,
+            "retry_class": contract.retry_class,
+            "on_unlisted_error": self.on_unlisted_error or contract.on_unlisted_error,
+        }
+        if self.retry_class is not None:
+            rule = stricter(RERUN_RULES, contract.rerun_rule, self.retry_class)
+            reruns["retry_class"] = contract.retry_class if rule == contract.rerun_rule else rule
+        if reversibility != "reversible" and reruns["retry_class"] == "read_safe":
+            reruns["retry_class"] = "reconcile"
+        if reversibility == "irreversible":
+            reruns |= {"on_unlisted_error": "unknown", "presumed_dead_after_s": None}
+        return reruns
+
+
+class RunPolicy(_Declared):
+    """What holds for every run."""
+
+    halt_on: Words = ("kill_switch", "policy_indeterminate")
+    """Rule ids whose refusal halts the run: a freeze, and an answer that nobody could read."""
+    irreversible_tools: Words = ()
+    """Globs of tool names: any refusal of such a tool halts the run."""
+    detect_loops: bool = True
+    loop_repeats: int = Field(default=5, ge=2, le=100)
+    """How often a block of calls repeats to be a loop. Four honest tries happen; 100 bounds the history."""
+    max_loop_period: int = Field(default=5, ge=1, le=10)
+    """The longest block looked for. Longer cycles are rare, and the history is loop_repeats times this."""
+    require_tool_call_id: bool = True
+    """Refuse a call without an id for a tool that is not reversible: it could not be told from its repeat."""
+    require_approval_for_irreversible: bool = False
+    max_calls: int | None = Field(default=None, ge=0)
+    """Of the whole run; None: no limit."""
+    run_cost_budget_minor: int | None = Field(default=None, ge=0)
+    tenant_cost_budget_minor: int | None = Field(default=None, ge=0)
+
+
+class Policy(_Declared):
+    """The operator's whole policy. `Policy.empty()` is the one of no file: each tool runs under its contract."""
+
+    run: RunPolicy = RunPolicy()
+    tools: tuple[ToolPolicy, ...] = ()
+    """By name, each name once."""
+
+    @classmethod
+    def empty(cls) -> Policy:
+        """No entries, and runs under their defaults."""
+        return cls()
+
+    @field_validator("tools")
+    @classmethod
+    def _by_name(cls, value: tuple[ToolPolicy, ...]) -> tuple[ToolPolicy, ...]:
+        if len({entry.name for entry in value}) != len(value):
+            raise ValueError("a tool has two entries")
+        return tuple(sorted(value, key=lambda entry: entry.name))
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over every field, as 64 hex digits. The same in every process that has the same policy."""
+        return digest(canonical_arguments(self.model_dump(mode="json")))
+
+    def for_tool(self, name: str) -> ToolPolicy:
+        """The tool's entry; for a tool without one, an entry that leaves everything to the contract."""
+        return self._entries.get(name) or _unlisted(name)
+
+    def published(self) -> dict[str, Any]:
+        """The policy as plain JSON values; `Policy.model_validate` reads it back."""
+        return self.model_dump(mode="json")
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Pydantic's copy, without what was made from the original's fields."""
+        copied = super().model_copy(update=update, deep=deep)
+        for made in ("digest", "_entries"):
+            copied.__dict__.pop(made, None)
+        return copied
+
+    @cached_property
+    def _entries(self) -> dict[str, ToolPolicy]:
+        return {entry.name: entry for entry in self.tools}
+
+
+def lower_rate(bound: RateLimit | None, wanted: RateLimit | None) -> RateLimit | None:
+    """The stricter of two limits; None is no limit."""
+    if bound is None or wanted is None:
+        return wanted or bound
+    return bound if is_faster(wanted, bound) else wanted
+
+
+def is_faster(wanted: RateLimit, bound: RateLimit) -> bool:
+    """Whether `wanted` allows what `bound` does not: more calls at once, or more over time."""
+    return wanted.calls > bound.calls or wanted.calls * bound.per_s > bound.calls * wanted.per_s
+
+
+# Tools of one registry, with room; an entry is a few hundred bytes.
+@lru_cache(maxsize=1024)
+def _unlisted(name: str) -> ToolPolicy:
+    return ToolPolicy(name=name)
