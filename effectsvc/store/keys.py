@@ -22,6 +22,7 @@ class CellKeys:
         self.log = p + "log"
         self.epochs = p + "epochs"
         self.tenants = p + "tenants"
+        self.log_keys = p + "logkeys"
         self.switches = p + "switches"
         self.freezes = p + "freezes"
         self.counts = p + "counts"
@@ -48,6 +49,14 @@ class CellKeys:
     def result(self, effect_id: str) -> str:
         """What the attempt brought back (opaque bytes)."""
         return f"{self.prefix}r:{effect_id}"
+
+    def parts(self, effect_id: str) -> str:
+        """What is known of the effect's parts, by name."""
+        return f"{self.prefix}parts:{effect_id}"
+
+    def approvals(self, effect_id: str) -> str:
+        """Who has approved the effect as it stands (a set: distinct people count)."""
+        return f"{self.prefix}appr:{effect_id}"
 
     def run(self, run_digest: str) -> str:
         return f"{self.prefix}run:{run_digest[:DIGEST_CHARS]}"

@@ -1,96 +1,12 @@
-"""The replies of the operations: one frozen class per word, sealed per operation.
-
-A script answers words, never numbers; the fields behind a word are named in the Lua header and here, and a test
-compares the two. An unknown word is a StoreProtocolError: no version of the script may give it.
-"""
+"""The replies of the operations, one frozen class per word and its fields; what they mean to the caller."""
 
 from __future__ import annotations
 
-import typing
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, fields
-from functools import cache
-from typing import Any, ClassVar, TypeVar, cast
+from dataclasses import dataclass
+from typing import ClassVar
 
-from effectsvc.errors import CellMissing, EpochChanged, SchemaTooNew, StoreProtocolError
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Base of all replies. `word` is the script's."""
-
-    word: ClassVar[str]
-
-
-def _text(value: bytes) -> str:
-    return value.decode()
-
-
-_CONVERT: Mapping[object, Callable[[bytes], Any]] = {
-    str: _text,
-    int: int,
-    bytes: bytes,
-    int | None: lambda value: int(value) if value else None,
-    tuple[str, ...]: _text,  # a starred last field: the converter of its elements
-}
-
-
-@cache
-def _shape(reply: Any) -> tuple[tuple[Callable[[bytes], Any], ...], Callable[[bytes], Any] | None]:
-    hints = typing.get_type_hints(reply)
-    converters = [(_CONVERT[hints[f.name]], hints[f.name] == tuple[str, ...]) for f in fields(reply)]
-    rest = converters.pop()[0] if converters and converters[-1][1] else None
-    return tuple(c for c, _ in converters), rest
-
-
-class EpochMismatch(EpochChanged):
-    """The store is not the one that the cell's epoch names: `stored` is the cell's, `found` the server's."""
-
-    def __init__(self, *, stored: str, found: str) -> None:
-        self.stored, self.found = stored, found
-        super().__init__("The store restarted or was replaced; its epoch is not accepted yet.")
-
-
-def _common(operation: str, word: str, raw: list[bytes]) -> None:
-    if word == "epoch":
-        raise EpochMismatch(stored=raw[1].decode(), found=raw[2].decode())
-    if word == "cell_missing":
-        raise CellMissing("This server holds no cell of this name.")
-    if word == "schema_too_new":
-        raise SchemaTooNew(f"The cell's schema is {raw[1].decode()}; this process knows up to 1.")
-    detail = raw[1].decode() if len(raw) > 1 else ""
-    raise StoreProtocolError(f"{operation} answered {word!r} {detail}".rstrip() + ".")
-
-
-R = TypeVar("R", bound=Reply)
-
-
-def reader(operation: str, *replies: type[R]) -> Callable[[Any], R]:
-    """A parser for one operation's replies. Raises StoreError subclasses for the words that every script may answer."""
-    by_word = {reply.word.encode(): (reply, *_shape(cast(Hashable, reply))) for reply in replies}
-
-    def parse(raw: Any) -> R:
-        entry = by_word.get(raw[0])
-        if entry is None:
-            _common(operation, raw[0].decode(), raw)
-        assert entry is not None
-        make: Callable[..., R] = entry[0]
-        _, converters, rest = entry
-        count = len(converters)
-        if rest is None:
-            if len(raw) != count + 1:
-                raise StoreProtocolError(
-                    f"{operation} answered {entry[0].word!r} with {len(raw) - 1} fields, not {count}."
-                )
-            return make(*[convert(value) for convert, value in zip(converters, raw[1:], strict=True)])
-        return make(
-            *[convert(value) for convert, value in zip(converters, raw[1:], strict=False)],
-            tuple(map(rest, raw[count + 1 :])),
-        )
-
-    parse.replies = replies  # type: ignore[attr-defined]  # read by the contract test
-    return parse
-
+from effectsvc.store.reply import EpochMismatch as EpochMismatch  # noqa: PLC0414  # what parsing raises is read here too
+from effectsvc.store.reply import Reply
 
 # ---- what moved --------------------------------------------------------------------------------------------------
 
@@ -452,6 +368,7 @@ class Opened(Reply):
     halted: str
     deadline_ms: int | None
     ancestors: str
+    log_key: str
     now_ms: int
 
 
@@ -464,6 +381,7 @@ class JoinedRun(Reply):
     halted: str
     deadline_ms: int | None
     ancestors: str
+    log_key: str
     now_ms: int
 
 
@@ -539,3 +457,392 @@ class JoinedLane(Reply):
 
     word: ClassVar[str] = "joined"
     until_ms: int
+
+
+# ---- waiting effects ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Reply):
+    """Refused: it will not be done, and nothing has happened."""
+
+    word: ClassVar[str] = "refused"
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled(Reply):
+    """Withdrawn or overtaken, nothing having happened."""
+
+    word: ClassVar[str] = "cancelled"
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Running(Reply):
+    """An attempt has begun: it finishes, and its outcome is recorded."""
+
+    word: ClassVar[str] = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class NotProposer(Reply):
+    """Only who proposed it, or an operator, withdraws it."""
+
+    word: ClassVar[str] = "not_proposer"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing(Reply):
+    """Nothing overtakes it: the run is not halted, the deadline not passed, the age not reached."""
+
+    word: ClassVar[str] = "standing"
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parked(Reply):
+    """Out of the lane; `reason` is the one it was parked for."""
+
+    word: ClassVar[str] = "parked"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unparked(Reply):
+    """Back in the set that it was parked from, due at `due_ms`."""
+
+    word: ClassVar[str] = "unparked"
+    due_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred(Reply):
+    """Not before `due_ms`."""
+
+    word: ClassVar[str] = "deferred"
+    due_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Escalated(Reply):
+    """Out of the outbox: it waits for a person until `expires_ms`."""
+
+    word: ClassVar[str] = "held"
+    expires_ms: int
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Approved(Reply):
+    """Enough people have approved: in the outbox, due now."""
+
+    word: ClassVar[str] = "approved"
+    due_ms: int
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting(Reply):
+    """`count` of `needed` people have approved. `n` is 0 for a re-send."""
+
+    word: ClassVar[str] = "waiting"
+    count: int
+    needed: int
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch(Reply):
+    """The effect is not the one that was shown: its `args` or its `render` differ."""
+
+    word: ClassVar[str] = "mismatch"
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class SelfApproval(Reply):
+    """Nobody approves what they asked for."""
+
+    word: ClassVar[str] = "self_approval"
+
+
+@dataclass(frozen=True, slots=True)
+class Expired(Reply):
+    """The time to decide has passed."""
+
+    word: ClassVar[str] = "expired"
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edited(Reply):
+    """It still waits for a person, with other arguments and no approval."""
+
+    word: ClassVar[str] = "edited"
+    occurrence: int
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class SameIntentTaken(Reply):
+    """These arguments mean what another effect, open or committed, already means."""
+
+    word: ClassVar[str] = "same_intent_taken"
+    effect_id: str
+    state: str
+
+
+# ---- evidence ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Over(Reply):
+    """The attempt is over; `alive` are the numbers of those that may still act."""
+
+    word: ClassVar[str] = "over"
+    state: str
+    alive: str
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvidence(Reply):
+    """Another attempt runs: its close ends committed, whatever it says."""
+
+    word: ClassVar[str] = "stored"
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contradicted(Reply):
+    """It happened although its final state says no; its intent claim is taken back and a person must look."""
+
+    word: ClassVar[str] = "contradicted"
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Noted(Reply):
+    """The part is recorded; `parts` is how many are done, of how many begun ("1/2")."""
+
+    word: ClassVar[str] = "noted"
+    parts: str
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartDone(Reply):
+    """This part was done before, by that attempt, under that reference of the provider."""
+
+    word: ClassVar[str] = "done"
+    attempt: int
+    ref: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyNoted(Reply):
+    """This attempt had said so before."""
+
+    word: ClassVar[str] = "already"
+    parts: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeClaimed(Reply):
+    """The lookup is this prober's until `until_ms`; `absent_at_ms` is when absence was first found, if it was."""
+
+    word: ClassVar[str] = "claimed"
+    until_ms: int
+    alive: str
+    absent_at_ms: int | None
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StillUnknown(Reply):
+    """The finding is stored; the next lookup is due at `due_ms`, for `lookup` or once `attempt_over`."""
+
+    word: ClassVar[str] = "unknown"
+    due_ms: int
+    waiting_for: str
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Review(Reply):
+    """A person must decide; no lookup is due any more."""
+
+    word: ClassVar[str] = "review"
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun(Reply):
+    """Still unknown, and due for begin at `due_ms` under a named rule (`resume` or `person`)."""
+
+    word: ClassVar[str] = "rerun"
+    due_ms: int
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptAlive(Reply):
+    """Attempts that may still act (their numbers): nobody may say yet that it did not happen."""
+
+    word: ClassVar[str] = "attempt_alive"
+    alive: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartsDone(Reply):
+    """Parts are done ("1/2"): such an effect never failed, and is never done again as a whole."""
+
+    word: ClassVar[str] = "parts_done"
+    parts: str
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted(Reply):
+    """What the log knows and the store had forgotten is unknown again; its intent claim is taken."""
+
+    word: ClassVar[str] = "adopted"
+    n: int
+    epoch: str
+
+
+# ---- runs, switches, reads ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunHalted(Reply):
+    """No call of this run is carried out any more; `open` of its effects are not final."""
+
+    word: ClassVar[str] = "halted"
+    reason: str
+    open: int
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyHalted(Reply):
+    """The run had been halted, for this reason."""
+
+    word: ClassVar[str] = "already"
+    reason: str
+    open: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunState(Reply):
+    """The run's workflow state is this one."""
+
+    word: ClassVar[str] = "set"
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunClosed(Reply):
+    """Nothing more is proposed in the run; `open` of its effects are not final."""
+
+    word: ClassVar[str] = "closed"
+    open: int
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchClosed(Reply):
+    """Frozen; `ids` are all freezes of this switch."""
+
+    word: ClassVar[str] = "frozen"
+    ids: str
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyFrozen(Reply):
+    """This freeze id was added before; `ids` are all freezes of its switch."""
+
+    word: ClassVar[str] = "already"
+    ids: str
+
+
+@dataclass(frozen=True, slots=True)
+class FreezeEnded(Reply):
+    """This freeze id was added and ended before; it does not come back."""
+
+    word: ClassVar[str] = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Thawed(Reply):
+    """The freeze has ended; `ids` are those that still hold the switch."""
+
+    word: ClassVar[str] = "thawed"
+    ids: str
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyThawed(Reply):
+    """No such freeze, or it has ended."""
+
+    word: ClassVar[str] = "already"
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverOnly(Reply):
+    """The service froze the cell after the store lost its past: only recovery ends that."""
+
+    word: ClassVar[str] = "recover_only"
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted(Reply):
+    """The read may run; its decision is in the log. `n` is 0 for a re-send."""
+
+    word: ClassVar[str] = "admitted"
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replay(Reply):
+    """The same call was read before: its stored result."""
+
+    word: ClassVar[str] = "replay"
+    result: bytes
+    digest: str
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadClosed(Reply):
+    """The read's outcome is in the log."""
+
+    word: ClassVar[str] = "closed"
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyClosed(Reply):
+    """This reader had closed it before."""
+
+    word: ClassVar[str] = "already"

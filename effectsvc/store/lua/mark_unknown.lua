@@ -13,7 +13,13 @@ REPLY  unknown n epoch | committed n epoch | already state | stale state | lease
 local f = redis.call('HMGET', k_effect, 'state', 'token', 'notice', 'alive')
 if not f[1] then return { 'gone' } end
 if f[2] ~= token then return { 'stale', f[1] } end
-if f[1] ~= 'pending' then return { 'already', f[1] } end
+if f[1] ~= 'pending' then
+  -- An overrun's lease that has ended: nobody renews it any more, so the sweep need not look again.
+  if by == 'sweep' and tonumber(redis.call('ZSCORE', k_leases, effect_id) or '0') <= now then
+    redis.call('ZREM', k_leases, effect_id)
+  end
+  return { 'already', f[1] }
+end
 -- The sweep may speak for an executor only after its lease; a worker speaks for itself.
 if by == 'sweep' then
   local lease = tonumber(redis.call('ZSCORE', k_leases, effect_id) or '0')

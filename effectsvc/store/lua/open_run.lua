@@ -1,8 +1,8 @@
 #!lua
 --[[ open_run: opens or joins a run
-KEYS   meta run parent tenants
-ARGV   run tenant run_id agent state deadline_ms parent
-REPLY  opened state halted deadline_ms ancestors now_ms | joined state halted deadline_ms ancestors now_ms | conflict what | wrong_cell cell | closed
+KEYS   meta run parent tenants log_keys
+ARGV   run tenant run_id agent state deadline_ms parent log_key
+REPLY  opened state halted deadline_ms ancestors log_key now_ms | joined state halted deadline_ms ancestors log_key now_ms | conflict what | wrong_cell cell | closed
 ]]
 --- include: cell
 --- include: move
@@ -10,6 +10,15 @@ if not has_tail(k_run, run) then return { 'wrong_keys', 'run' } end
 local home = redis.call('HGET', k_tenants, tenant)
 local here = string.match(k_meta, '^{(.-)}')
 if home and home ~= here then return { 'wrong_cell', home } end
+-- The tenant's key for digests in the log: the first candidate wins, and destroying it erases what it hid.
+local function tenant_key()
+  local key = redis.call('HGET', k_log_keys, tenant)
+  if not key then
+    redis.call('HSET', k_log_keys, tenant, log_key)
+    key = log_key
+  end
+  return key
+end
 local r = redis.call('HMGET', k_run, 'tenant', 'run_id', 'parent', 'deadline', 'halted', 'ancestors', 'state', 'closed')
 if r[1] then
   if r[1] ~= tenant or r[2] ~= run_id then return { 'conflict', 'tenant' } end
@@ -25,7 +34,7 @@ if r[1] then
       return { 'conflict', 'deadline' }
     end
   end
-  return { 'joined', r[7] or '', r[5] or '', deadline, r[6] or '', int(now) }
+  return { 'joined', r[7] or '', r[5] or '', deadline, r[6] or '', tenant_key(), int(now) }
 end
 local ancestors = ''
 if parent ~= '' then
@@ -42,4 +51,4 @@ end
 if not home then redis.call('HSET', k_tenants, tenant, here) end
 redis.call('HSET', k_run, 'tenant', tenant, 'run_id', run_id, 'agent', agent, 'state', state, 'deadline', deadline_ms,
   'parent', parent, 'ancestors', ancestors, 'opened', int(now))
-return { 'opened', state, '', deadline_ms, ancestors, int(now) }
+return { 'opened', state, '', deadline_ms, ancestors, tenant_key(), int(now) }

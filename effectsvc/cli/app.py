@@ -1,0 +1,132 @@
+"""The typer application: parse, call, print. Each command imports what it needs, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from effectsvc import __version__
+from effectsvc.errors import EffectsvcError, StoreUnavailable
+
+app = typer.Typer(
+    name="effectsvc",
+    help="Tool calls of AI agents happen at most once, and can be proved.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+cell_app = typer.Typer(help="Create and inspect a cell.", no_args_is_help=True)
+app.add_typer(cell_app, name="cell")
+
+EXIT_ERROR, EXIT_UNREACHABLE = 1, 7
+
+
+def main() -> None:
+    """The `effectsvc` command. Exit codes: 0 done, 1 error, 2 usage, 7 store unreachable."""
+    try:
+        app()
+    except EffectsvcError as error:
+        typer.echo(f"effectsvc: {error}", err=True)
+        sys.exit(EXIT_UNREACHABLE if isinstance(error, StoreUnavailable) else EXIT_ERROR)
+
+
+def _log_to_stderr() -> None:
+    level = os.environ.get("EFFECTSVC_LOG_LEVEL", "INFO")
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+@app.command()
+def worker(
+    lanes: Annotated[str | None, typer.Option(help="Lanes to serve, comma-separated.")] = None,
+    processes: Annotated[int, typer.Option(min=1, help="Worker processes under one supervisor.")] = 1,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Effects in flight per process.")] = None,
+    burst: Annotated[bool, typer.Option(help="Leave when the lanes are empty.")] = False,
+) -> None:
+    """Run tools: RQ workers that take effects from the lanes."""
+    from effectsvc_workers.worker import Supervisor, run_worker
+
+    from effectsvc.settings import load_settings
+
+    _log_to_stderr()
+    given = {"lanes": lanes, "concurrency": concurrency}
+    settings = load_settings(**given)
+    if processes == 1:
+        raise typer.Exit(run_worker(settings, burst=burst))
+    os.environ.update({f"EFFECTSVC_{k.upper()}": str(v) for k, v in given.items() if v is not None})
+    command = [sys.executable, "-m", "effectsvc_workers.worker", *(["--burst"] if burst else [])]
+    raise typer.Exit(Supervisor(command, processes).run())
+
+
+@app.command()
+def relay() -> None:
+    """Ask for sessions where effects are ready, and sweep. Any number may run."""
+    from effectsvc_workers.relay import Relay
+
+    from effectsvc.settings import load_settings
+
+    _log_to_stderr()
+    raise typer.Exit(Relay(load_settings()).run())
+
+
+@cell_app.command("init")
+def cell_init() -> None:
+    """Create the cell that EFFECTSVC_CELL names; doing it again changes nothing."""
+    import asyncio
+
+    from effectsvc.execution import now_ms
+    from effectsvc.executor import host_marks
+    from effectsvc.settings import load_settings
+    from effectsvc.store import replies as r
+    from effectsvc.store.async_store import AsyncStore
+    from effectsvc.store.commands import Commands
+    from effectsvc.store.epochs import create_cell
+    from effectsvc.store.keys import CellKeys
+    from effectsvc.store.safety import check_server
+
+    async def run() -> str:
+        settings = load_settings()
+        async with AsyncStore(settings.redis_url, patience_s=2.0) as store:
+            await check_server(store, settings)
+            commands = Commands(CellKeys(settings.cell))
+            marks = host_marks(settings)
+            reply = await create_cell(store, commands, by="cell-init", at_ms=now_ms(), settings=settings, marks=marks)
+        return f"cell {settings.cell}: {'created' if isinstance(reply, r.Created) else 'already there'}"
+
+    typer.echo(asyncio.run(run()))
+
+
+@app.command()
+def up(
+    tools: Annotated[str, typer.Option(envvar="EFFECTSVC_TOOLS", help="Your registry, package.module:tools.")],
+    directory: Annotated[Path, typer.Option("--dir", help="Where data, state and logs are kept.")] = Path(".effectsvc"),
+    workers: Annotated[int, typer.Option(min=1)] = 1,
+    port: Annotated[int, typer.Option(help="Port of the embedded server; 0 takes a free one.")] = 0,
+) -> None:
+    """Development: an embedded server, workers and a relay, until Ctrl-C."""
+    import time
+
+    from effectsvc.stack import Stack
+
+    _log_to_stderr()
+    with Stack(directory.absolute(), tools=tools, workers=workers, port=port) as stack:
+        typer.echo("effectsvc is up. In another terminal:", err=True)
+        for name in ("EFFECTSVC_REDIS_URL", "EFFECTSVC_CELL"):
+            typer.echo(f"export {name}='{stack.environment[name]}'")
+        try:
+            while not (ended := stack.ended()):
+                time.sleep(0.2)
+            name, status = next(iter(ended.items()))
+            typer.echo(f"effectsvc: {name} ended with status {status}; see {directory / 'logs'}", err=True)
+            raise typer.Exit(EXIT_ERROR)
+        except KeyboardInterrupt:
+            typer.echo("stopping", err=True)

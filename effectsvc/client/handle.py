@@ -1,0 +1,279 @@
+"""The handle of one effect: wait for it, read it, cancel it, follow it; from any process of its tenant."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from effectsvc.client.refusals import refused_result
+from effectsvc.core.canonical import short
+from effectsvc.core.decision import note_entry
+from effectsvc.core.effect import Payload
+from effectsvc.core.identity import provider_key
+from effectsvc.core.outcome import EffectRecord, Replay, ToolError, ToolResult, status_for_state
+from effectsvc.core.states import FINAL, State
+from effectsvc.store.commands import Address
+
+if TYPE_CHECKING:
+    from effectsvc.client.async_client import AsyncEffectClient
+    from effectsvc.client.run import Run
+
+LOOK_AGAIN_S: Final = 5.0
+"""A waiter reads the store again after so long even if no notice came (a notice is only for latency)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that was seen of an effect: its state, and how many parts are done."""
+
+    state: State
+    at_ms: int
+
+
+class EffectHandle:
+    """One effect, as its proposer or anyone of its tenant holds it. Cancelling a waiter never cancels the effect."""
+
+    def __init__(self, client: AsyncEffectClient, *, effect_id: str, tenant_id: str, run: Run | None = None) -> None:
+        self._client = client
+        self._run = run
+        self.effect_id = effect_id
+        self.tenant_id = tenant_id
+        self.refusal: ToolResult[Any] | None = None
+        self.replay: Replay = "none"
+        self.occurrence = 1
+        self.intent_key = ""
+        self.result_scope = "caller"
+        self.foreign = False
+        """Whether the effect was proposed by another call, so that its result may not be this caller's to see."""
+
+    def __repr__(self) -> str:
+        return f"<EffectHandle {self.effect_id}>"
+
+    # ---- reading ---------------------------------------------------------------------------------------------------
+
+    async def _fields(self) -> tuple[dict[str, str], bytes | None]:
+        fields, result = await asyncio.gather(
+            self._client.store.send(self._client.commands.effect_fields(self.effect_id)),
+            self._client.store.send(self._client.commands.result(self.effect_id)),
+        )
+        return fields, result
+
+    async def _payload(self) -> Payload | None:
+        raw = await self._client.store.send(self._client.commands.payload(self.effect_id))
+        return None if raw is None else Payload.from_bytes(raw)
+
+    async def status(self) -> ToolResult[Any]:
+        """What it has come to so far, without waiting. Reading a status is never a call."""
+        if self.refusal is not None:
+            return self.refusal
+        fields, result = await self._fields()
+        return await self._result(fields, result)
+
+    async def record(self) -> EffectRecord | None:
+        """The effect's record; None for a refusal that left none."""
+        return (await self.status()).effect
+
+    async def _result(self, fields: dict[str, str], stored: bytes | None) -> ToolResult[Any]:
+        if not fields or fields.get("tenant") != self.tenant_id:
+            # Another tenant's effect is not even there.
+            return refused_result(
+                self.effect_id, "effect_not_found", "4:effect", "", message="There is no such effect."
+            )
+        if self.foreign or not self.intent_key:
+            payload = await self._payload()
+            self.intent_key = payload.intent_key if payload else ""
+            if self.foreign and not self._may_see(payload):
+                stored = None
+                return _result_of(self, fields, None, withheld=True)
+        return _result_of(self, fields, stored)
+
+    def _may_see(self, payload: Payload | None) -> bool:
+        if self.result_scope == "tenant" or payload is None or self._run is None:
+            return self.result_scope == "tenant"
+        return payload.caller.user_id == self._run.caller.user_id and payload.subject == _subject(payload, self._run)
+
+    # ---- waiting ---------------------------------------------------------------------------------------------------
+
+    async def wait(
+        self,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109  # part of the public promise: never raises for time
+        through_approval: bool = False,
+    ) -> ToolResult[Any]:
+        """Waits until the effect is final, or needs a person; at `timeout` (seconds) answers what it is by then.
+
+        Never raises for time: it answers `pending` or `unknown`. A held effect answers at once, with
+        `approval_required`, unless `through_approval`.
+        """
+        if self.refusal is not None:
+            return self.refusal
+        event = asyncio.Event()
+        until = None if timeout is None else time.monotonic() + timeout
+        notice = ""
+        await self._client.watch(self.effect_id, event, notice=notice)
+        try:
+            while True:
+                fields, stored = await self._fields()
+                if _is_settled(fields, through_approval=through_approval):
+                    return await self._result(fields, stored)
+                if fields.get("notice", "") != notice:
+                    notice = fields["notice"]
+                    await self._client.watch(self.effect_id, event, notice=notice)
+                    continue  # what moved before the channel was heard is read again
+                left = LOOK_AGAIN_S if until is None else min(LOOK_AGAIN_S, until - time.monotonic())
+                if left <= 0:
+                    return await self._result(fields, stored)
+                try:
+                    async with asyncio.timeout(left):
+                        await event.wait()
+                except TimeoutError:
+                    pass
+                event.clear()
+        finally:
+            self._client.unwatch(self.effect_id, event)
+
+    async def events(self) -> AsyncIterator[Event]:
+        """The states that it goes through from now on, until it is final; for hosts that stream."""
+        if self.refusal is not None:
+            return
+        event, last, notice = asyncio.Event(), "", ""
+        await self._client.watch(self.effect_id, event, notice="")
+        try:
+            while True:
+                fields, _ = await self._fields()
+                if not fields:
+                    return
+                if fields["state"] != last:
+                    last = fields["state"]
+                    yield Event(State(last), int(fields.get("since", "0")))
+                if last in FINAL:
+                    return
+                if fields.get("notice", "") != notice:
+                    notice = fields["notice"]
+                    await self._client.watch(self.effect_id, event, notice=notice)
+                    continue
+                try:
+                    async with asyncio.timeout(LOOK_AGAIN_S):
+                        await event.wait()
+                except TimeoutError:
+                    pass
+                event.clear()
+        finally:
+            self._client.unwatch(self.effect_id, event)
+
+    # ---- moving ----------------------------------------------------------------------------------------------------
+
+    async def cancel(self, *, reason: str = "cancelled by its proposer") -> ToolResult[Any]:
+        """Withdraws what has not begun. Only the proposer cancels; one that runs or is in doubt is not cancelled."""
+        if self.refusal is not None:
+            return self.refusal
+        if self.foreign:
+            return refused_result(
+                self.effect_id, "not_the_proposer", "4:effect", "", message="Only the proposer cancels an effect."
+            )
+        fields, _ = await self._fields()
+        payload = await self._payload()
+        if not fields or payload is None or fields["tenant"] != self.tenant_id:
+            return await self.status()
+        at = Address(
+            self.effect_id, fields["run"], fields.get("lane", ""), short(payload.intent_key)[:22], payload.above
+        )
+        entry = note_entry(
+            "cancel",
+            by=self._client.by,
+            at_ms=time.time_ns() // 1_000_000,
+            facts={"effect": self.effect_id, "reason": reason[:200]},
+        )
+        await self._client.store.send(
+            self._client.commands.cancel(
+                at, by="proposer", tenant=self.tenant_id, agent=fields["agent"], run=fields["run"], entry=entry
+            )
+        )
+        return await self.status()
+
+
+def _subject(payload: Payload, run: Run) -> str | None:
+    """The acting subject that this run's caller would have where the effect has one."""
+    if payload.subject is None:
+        return None
+    return f"user:{run.caller.user_id or ''}" if payload.subject.startswith("user:") else payload.subject
+
+
+def _is_settled(fields: dict[str, str], *, through_approval: bool) -> bool:
+    state = fields.get("state")
+    if state is None or state in FINAL:
+        return True
+    if state == State.HELD:
+        return not through_approval
+    return state == State.UNKNOWN and "needs_review" in fields
+
+
+_STATE_ERRORS: Final = {
+    State.HELD: ToolError(code="approval_required", message="It waits for a person's approval.", retry="never"),
+    State.UNKNOWN: ToolError(
+        code="effect_status_unknown",
+        message="It is not known whether it happened. Do not repeat it.",
+        hints=("The provider can be asked about the idempotency key.",),
+        retry="never",
+    ),
+}
+
+
+def _result_of(
+    handle: EffectHandle, fields: dict[str, str], stored: bytes | None, *, withheld: bool = False
+) -> ToolResult[Any]:
+    state = State(fields["state"])
+    record = EffectRecord(
+        effect_id=handle.effect_id,
+        idempotency_key=provider_key(intent_key=handle.intent_key, occurrence=int(fields.get("occ", "1")))
+        if handle.intent_key
+        else "",
+        state=state,
+        attempt=int(fields.get("attempt", "0")),
+        provider_ref=fields.get("ref") or None,
+        replay=handle.replay,
+        committed_at=datetime.fromtimestamp(int(fields["since"]) / 1000, UTC) if state is State.COMMITTED else None,
+    )
+    answer = orjson.loads(stored) if stored is not None and state is State.COMMITTED else {}
+    bound = fields.get("bound", "no_bound")
+    status = status_for_state(
+        state,
+        not_found=answer.get("status") == "not_found",
+        retryable=bound in ("max_attempts", "max_elapsed") or fields.get("rule") in ("rate_limited",),
+    )
+    metadata = {
+        name: fields[name] for name in ("rule", "layer", "proof", "bound", "reason", "again_of") if name in fields
+    }
+    return ToolResult(
+        status=status,
+        data=answer.get("data"),
+        effect=record,
+        error=_error_of(state, fields, withheld=withheld),
+        metadata=metadata,
+    )
+
+
+def _error_of(state: State, fields: dict[str, str], *, withheld: bool) -> ToolError | None:
+    if state is State.COMMITTED:
+        if not withheld:
+            return None
+        return ToolError(
+            code="committed_by_another_caller", message="It was done for another caller; its answer is theirs."
+        )
+    if state is State.FAILED:
+        return ToolError(
+            code=fields.get("code", "failed"),
+            message="It did not happen, and it is not tried again.",
+            retry="safe" if fields.get("bound") in ("max_attempts", "max_elapsed") else "never",
+        )
+    if state is State.REFUSED:
+        return refused_result("", fields.get("rule", "refused"), fields.get("layer", ""), "").error
+    if state is State.CANCELLED:
+        return ToolError(code="cancelled", message="It was withdrawn before it began.", retry="safe")
+    return _STATE_ERRORS.get(state)

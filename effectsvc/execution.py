@@ -1,0 +1,345 @@
+"""One effect, as one straight pipe: load, judge, begin, run the tool, classify how it ended, close.
+
+Each step either goes on or ends the pipe with a word. Nothing here batches, retries or schedules: under load the
+store's connection sends many effects' commands as one pipeline, and `begin` is the only permission to act.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pydantic import BaseModel
+
+from effectsvc.core.canonical import read_arguments, short
+from effectsvc.core.decision import Facts, decision_entry, entry_hash, outcome_entry
+from effectsvc.core.effect import Effect, Payload
+from effectsvc.core.identity import attempt_token, new_nonce
+from effectsvc.core.states import State
+from effectsvc.errors import CanonicalError, StoreError
+from effectsvc.store import replies as r
+from effectsvc.store.commands import Address
+from effectsvc.tools.arguments import ArgumentsRefused
+from effectsvc.tools.intent import meaning_of
+from effectsvc.tools.results import StoredResult, store_result
+from effectsvc.tools.tool import Tool
+from effectsvc.tools.verdicts import Happened, NotHappened, Unclear, Verdict, verdict_of
+
+if TYPE_CHECKING:
+    from effectsvc.executor import Executor
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Judged and admitted: what `begin` is asked for."""
+
+    effect: Effect
+    at: Address
+    tool: Tool[Any, Any]
+    args: BaseModel
+    facts: Facts
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """A gate with authority says no."""
+
+    rule: str
+    layer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unserved:
+    """This worker does not serve the tool in this version; another may."""
+
+
+Judgement: TypeAlias = Ready | Refuse | Unserved
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A begun attempt: the permission to act, and what its close will quote."""
+
+    ready: Ready
+    token: str
+    decision: str
+    granted: r.Granted
+    idempotency_key: str
+
+
+async def execute(x: Executor, effect_id: str, *, begun: Callable[[str], None]) -> str:
+    """Takes one ready effect through to its end, or as far as it may go. Returns the word that it ended with.
+
+    `begun` is told when `begin` was answered, whatever the answer.
+    """
+    effect = await _load(x, effect_id)
+    if effect is None:
+        return "gone"
+    at = Address(effect_id, effect.run, effect.lane, effect.intent, effect.payload.above)
+    match await _judge(x, effect, at):
+        case Unserved():
+            await x.store.send(x.commands.park(at, attempt=effect.attempt, reason="unserved"))
+            return "unserved"
+        case Refuse() as refusal:
+            return await _refuse(x, effect, at, refusal)
+        case Ready() as ready:
+            pass
+    attempt = await _begin(x, ready)
+    begun(effect_id)
+    if isinstance(attempt, str):
+        return attempt
+    try:
+        verdict = await _run(x, attempt)
+        return await close(x, attempt, verdict)
+    finally:
+        x.finished(attempt)
+
+
+async def _load(x: Executor, effect_id: str) -> Effect | None:
+    fields, payload = await asyncio.gather(
+        x.store.send(x.commands.effect_fields(effect_id)), x.store.send(x.commands.payload(effect_id))
+    )
+    if not fields or payload is None or fields["state"] not in (State.PROPOSED, State.UNKNOWN):
+        return None
+    return Effect.load(effect_id, fields, Payload.from_bytes(payload))
+
+
+async def _judge(x: Executor, effect: Effect, at: Address) -> Judgement:
+    """Gates with authority. What must be atomic across processes is checked again inside `begin`."""
+    tool = x.registry.get(effect.tool)
+    if tool is None or effect.version > tool.contract.version:
+        return Unserved()
+    payload = effect.payload
+    args = tool.validate_sent(payload.arguments)
+    if isinstance(args, ArgumentsRefused):
+        return Refuse(args.code, "1:ghost_arguments")
+    if not _means_the_same(tool, effect):
+        return Refuse("intent_mismatch", "4:effect")
+    facts = Facts(
+        effect=effect.effect_id,
+        tool=effect.tool,
+        tool_version=tool.contract.version,
+        reversibility=tool.contract.reversibility,
+        acting_as=tool.contract.acting_as,
+        tenant=effect.tenant,
+        run=payload.run_id,
+        caller=payload.caller,
+        args_digest=effect.args,
+        intent=payload.intent_key,
+        stripped=payload.stripped,
+        policy_digest=x.policy_digest,
+        by=x.executor_id,
+        software=x.software,
+        log_key=await x.log_key(effect.tenant),
+    )
+    return Ready(effect, at, tool, args, facts)
+
+
+def _means_the_same(tool: Tool[Any, Any], effect: Effect) -> bool:
+    """Digest and intent key again, from what is stored. An effect of an older version keeps the key of its version."""
+    payload, contract = effect.payload, tool.contract
+    if effect.version != contract.version:
+        return True
+    try:
+        values: Any = read_arguments(payload.arguments) if contract.volatile or contract.has_explicit_intent else {}
+        meaning = meaning_of(
+            contract,
+            tenant=effect.tenant,
+            run_id=payload.run_id,
+            tool_call_id=payload.tool_call_id,
+            subject=payload.subject,
+            values=values,
+            canonical=payload.arguments,
+        )
+    except CanonicalError:
+        return False
+    return meaning.args == effect.args and meaning.intent == payload.intent_key
+
+
+async def _refuse(x: Executor, effect: Effect, at: Address, refusal: Refuse) -> str:
+    entry = _refusal_entry(x, effect, refusal, await x.log_key(effect.tenant))
+    await x.store.send(
+        x.commands.refuse(at, attempt=effect.attempt, rule=refusal.rule, layer=refusal.layer, halts=False, entry=entry)
+    )
+    return "refused"
+
+
+def _refusal_entry(x: Executor, effect: Effect, refusal: Refuse, log_key: bytes | None) -> bytes:
+    tool = x.registry.get(effect.tool)
+    facts = Facts(
+        effect=effect.effect_id,
+        tool=effect.tool,
+        tool_version=effect.version,
+        reversibility=tool.contract.reversibility if tool else "not_evaluated",
+        acting_as=tool.contract.acting_as if tool else "not_evaluated",
+        tenant=effect.tenant,
+        run=effect.payload.run_id,
+        caller=effect.payload.caller,
+        args_digest=effect.args,
+        intent=effect.payload.intent_key,
+        stripped=effect.payload.stripped,
+        policy_digest=x.policy_digest,
+        by=x.executor_id,
+        software=x.software,
+        log_key=log_key,
+    )
+    return decision_entry(
+        facts, token="", occurrence=effect.occurrence, at_ms=x.wall_ms(), rule=refusal.rule, layer=refusal.layer
+    )
+
+
+async def _begin(x: Executor, ready: Ready) -> Attempt | str:
+    """Asks for permission. Only `granted` is one; an unanswered begin means do not run."""
+    effect, at = ready.effect, ready.at
+    token = attempt_token(epoch=x.epoch, n=effect.attempt + 1, nonce=new_nonce())
+    wall_ms = x.wall_ms()
+    entry = decision_entry(ready.facts, token=token, occurrence=effect.occurrence, at_ms=wall_ms)
+    decision = entry_hash(entry)
+    lease_ms, asked_at = x.settings.lease_ms, x.keeper.boot_now()
+    begin = x.commands.begin(
+        at, token=token, lease_ms=lease_ms, executor=x.executor_id, wall_ms=wall_ms, decision=decision, entry=entry
+    )
+    try:
+        reply = await x.begin(begin)
+    except StoreError:
+        x.forget(at, token)
+        return "unanswered"
+    match reply:
+        case r.Granted():
+            # The lease counts from before the command was sent: our clock never believes longer than the store's.
+            x.keeper.hold(at.effect_id, token, asked_at + lease_ms / 1000)
+            return Attempt(ready, token, decision, reply, effect.idempotency_key)
+        case r.Halted():
+            return await _refuse(x, effect, at, Refuse("run_halted", "0.7:run_halted"))
+        case r.Deadline():
+            return await _refuse(x, effect, at, Refuse("deadline_passed", "9:deadline"))
+        case r.ClaimLost():
+            return await _refuse(x, effect, at, Refuse("claim_lost", "4:effect"))
+        case r.Stopped() | r.Taken() | r.NotDue() | r.Gone() | r.WrongCell():
+            return reply.word
+
+
+async def _run(x: Executor, attempt: Attempt) -> Verdict:
+    """The tool call, and what its end proves."""
+    ready = attempt.ready
+    contract = ready.tool.contract
+    ctx = x.context(attempt)
+    if not x.keeper.alive(ready.at.effect_id):
+        return NotHappened("not_attempted", "lease_ended", "none")
+    try:
+        ended = await x.isolation.run(
+            ready.tool.function, ready.args, ctx, isolation=contract.isolation, timeout_s=contract.timeout_s
+        )
+    finally:
+        ctx.closed()
+    verdict = verdict_of(contract, ended, parts_begun=bool(ctx.parts_begun))
+    if isinstance(verdict, Unclear) and not verdict.over and ended.still is not None:
+        x.watch_overrun(attempt, ended.still)
+    return verdict
+
+
+async def close(x: Executor, attempt: Attempt, verdict: Verdict) -> str:
+    """Writes how the attempt ended. An outcome that the store cannot take now goes to the spool and is told later."""
+    match verdict:
+        case Happened(value):
+            return await _commit(x, attempt, store_result(attempt.ready.tool.contract, value))
+        case NotHappened():
+            return await _release(x, attempt, verdict)
+        case Unclear():
+            return await _mark_unknown(x, attempt, verdict)
+
+
+def _outcome(x: Executor, attempt: Attempt, outcome: str, verdict: str, reason: str, **more: str) -> bytes:
+    return outcome_entry(
+        effect=attempt.ready.at.effect_id,
+        tool=attempt.ready.effect.tool,
+        token=attempt.token,
+        decision=attempt.decision,
+        outcome=outcome,
+        verdict=verdict,
+        reason=reason,
+        by=x.executor_id,
+        at_ms=x.wall_ms(),
+        **more,
+    )
+
+
+async def _commit(x: Executor, attempt: Attempt, result: StoredResult) -> str:
+    entry = _outcome(x, attempt, "returned", "allow", "returned", result_digest=result.digest)
+    command = x.commands.commit(
+        attempt.ready.at,
+        token=attempt.token,
+        result=result.stored,
+        digest=short(result.digest),
+        ref=result.provider_ref,
+        rule="returned",
+        entry=entry,
+    )
+    try:
+        reply = await x.store.send(command)
+    except StoreError:
+        x.spool_commit(attempt, result, entry)
+        return "spooled"
+    if isinstance(reply, r.Stale):
+        await x.tell_late(attempt.ready.at, attempt.token, result, entry)
+        return "late"
+    return "committed" if isinstance(reply, r.AlreadyCommitted) else reply.word
+
+
+async def _release(x: Executor, attempt: Attempt, proved: NotHappened) -> str:
+    contract, tries = attempt.ready.tool.contract, attempt.ready.effect.attempt + 1
+    begun_s = max(0, x.wall_ms() - attempt.granted.first_wall_ms) / 1000
+    bound = "no_bound"
+    if contract.rerun_rule == "never" or proved.proof == "rejected":
+        bound = "never" if contract.rerun_rule == "never" else "rejected"
+    elif tries >= contract.max_attempts:
+        bound = "max_attempts"
+    elif begun_s >= contract.max_elapsed_s:
+        bound = "max_elapsed"
+    entry = _outcome(x, attempt, "released", "error", proved.code, error_type=proved.error_type)
+    command = x.commands.release(
+        attempt.ready.at,
+        token=attempt.token,
+        proof=proved.proof,
+        code=proved.code,
+        to="proposed" if bound == "no_bound" else "failed",
+        delay_ms=x.backoff_ms(contract, tries, proved.retry_after_s),
+        bound=bound,
+        entry=entry,
+    )
+    return await _tell(x, command)
+
+
+async def _mark_unknown(x: Executor, attempt: Attempt, unclear: Unclear) -> str:
+    contract, tries = attempt.ready.tool.contract, attempt.ready.effect.attempt + 1
+    next_step, rule = x.after_unknown(contract, tries)
+    entry = _outcome(x, attempt, "unknown", "error", unclear.reason, error_type=unclear.error_type)
+    command = x.commands.mark_unknown(
+        attempt.ready.at,
+        token=attempt.token,
+        by="worker",
+        reason=unclear.reason,
+        over=unclear.over,
+        next_step=next_step,
+        rule=rule,
+        delay_ms=x.backoff_ms(contract, tries, None),
+        entry=entry,
+    )
+    return await _tell(x, command)
+
+
+async def _tell(x: Executor, command: Any) -> str:
+    """Sends a close that needs no spool: if the store is away, the sweep says `unknown` after the lease."""
+    try:
+        reply = await x.store.send(command)
+    except StoreError:
+        return "unanswered"
+    return str(reply.word)
+
+
+def now_ms() -> int:
+    """Wall-clock time in ms: a claim in the log, never a rule."""
+    return time.time_ns() // 1_000_000

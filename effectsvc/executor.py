@@ -1,0 +1,352 @@
+"""One worker process as the executor of attempts: who it is, what it holds, and how it speaks to the store.
+
+It owns the store's connection, the lock file that proves it alive, the leases, the spool and the marks; `execution.py`
+takes one effect through it, `session.py` many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from effectsvc import __version__
+from effectsvc.core.canonical import short
+from effectsvc.core.decision import NO_POLICY, note_entry, outcome_entry
+from effectsvc.core.identity import parse_attempt_token
+from effectsvc.core.outcome import OutcomeUnknown
+from effectsvc.errors import StoreError
+from effectsvc.execution import Attempt, close, now_ms
+from effectsvc.executor_files import ExecutorLock, MarkFile, Spool, SpooledOutcome, state_dir
+from effectsvc.isolation import Ended, Isolation
+from effectsvc.leases import LeaseKeeper
+from effectsvc.policy.policy_file import Policy
+from effectsvc.settings import Settings
+from effectsvc.store import replies as r
+from effectsvc.store.async_store import AsyncStore, Mark
+from effectsvc.store.commands import Address, BeginReply, Command, Commands, Read, raw_bytes
+from effectsvc.store.epochs import accept_restart
+from effectsvc.store.keys import CellKeys
+from effectsvc.store.replies import EpochMismatch
+from effectsvc.store.safety import check_server
+from effectsvc.tools.context import EffectContext, PartPhase, make_context
+from effectsvc.tools.contract import ContractFacts
+from effectsvc.tools.registry import ToolRegistry
+from effectsvc.tools.results import StoredResult
+from effectsvc.tools.verdicts import Happened, verdict_of
+
+
+def host_marks(settings: Settings) -> list[Mark]:
+    """How far the processes of this host have seen the cell's log, from their mark files."""
+    directory = state_dir(str(settings.state_dir) if settings.state_dir else None)
+    return [Mark(known.epoch, known.n, b"") for known in MarkFile.highest(directory, settings.cell)]
+
+
+MAX_REPORT_CHARS: Final = 500
+"""A report is a line for people who wait."""
+MAX_BACKOFF_S: Final = 300.0
+"""Longer pauses help no provider; people want to see movement."""
+
+
+class Executor:
+    """Everything that one worker process runs attempts with. Belongs to one event loop.
+
+    Raises StoreUnsafe, CellMissing, StoreUnavailable at `start`; ContractError when the registry is not whole.
+    """
+
+    def __init__(self, settings: Settings, registry: ToolRegistry, policy: Policy) -> None:
+        self.settings = settings
+        self.registry = registry
+        self.policy = policy
+        self.policy_digest = NO_POLICY if policy == Policy.empty() else policy.digest
+        self.keys = CellKeys(settings.cell)
+        self.commands = Commands(self.keys)
+        self.directory: Path = state_dir(str(settings.state_dir) if settings.state_dir else None)
+        self.lock = ExecutorLock.take(self.directory)
+        self.executor_id = self.lock.executor
+        self.software = f"effectsvc/{__version__}"
+        self.store = AsyncStore(settings.redis_url, patience_s=settings.patience_s, on_epoch=self._on_epoch)
+        self.marks = MarkFile(self.directory, cell=settings.cell, executor=self.executor_id)
+        self.spool = Spool(self.directory, cell=settings.cell, max_bytes=settings.spool_mb << 20)
+        self.keeper = LeaseKeeper(
+            url=settings.redis_url,
+            commands=self.commands,
+            lease_ms=settings.lease_ms,
+            mark_file=self.marks,
+            mark=lambda: self.store.mark,
+        )
+        self.isolation = Isolation(
+            threads=settings.threads, children=settings.children, tools=settings.tools, directory=self.directory
+        )
+        self.epoch = ""
+        self.overruns: set[asyncio.Task[None]] = set()
+        self._log_keys: dict[str, bytes | None] = {}
+        self._side_tasks: set[asyncio.Task[Any]] = set()
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    # ---- life ------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Checks the server, finds the cell's epoch, publishes the contracts, and tells what the spool holds."""
+        self.loop = asyncio.get_running_loop()
+        self.registry.check_whole()
+        self.isolation.start()
+        await check_server(self.store, self.settings)
+        meta = await self.store.send(self.commands.hash_fields(self.keys.meta))
+        self.epoch = meta.get("epoch", "")
+        self.commands.buckets = int(meta.get("buckets", self.commands.buckets))
+        await self.publish()
+        await self.register()
+        self.keeper.start()
+        await self.deliver_spool()
+
+    async def publish(self) -> None:
+        """Publishes the contracts and the policy by digest; the same digest again changes and logs nothing."""
+        for name, published in self.registry.published().items():
+            await self._publish("contract", name, published["version"], published["digest"], published)
+        if self.policy_digest != NO_POLICY:
+            await self._publish("policy", "policy", 1, self.policy.digest, self.policy.published())
+
+    async def _publish(self, kind: str, name: str, version: int, digest: str, body: dict[str, Any]) -> None:
+        entry = note_entry("publish", by=self.executor_id, at_ms=now_ms(), facts={"name": name, "digest": digest})
+        await self.store.send(
+            self.commands.publish(
+                kind=kind,
+                name=name,
+                version=version,
+                digest=digest,
+                body=orjson.dumps(body, option=orjson.OPT_SORT_KEYS),
+                entry=entry,
+            )
+        )
+
+    async def register(self) -> None:
+        """Says which lanes this cell has; the relay watches them."""
+        for lane in self.settings.lane_names:
+            await self.store.send(Read(("SADD", self.keys.lanes, lane), int))
+
+    async def stop(self) -> None:
+        """Ends what was started; nothing may be in flight."""
+        for task in self._side_tasks | self.overruns:
+            task.cancel()
+        await asyncio.gather(*self._side_tasks, *self.overruns, return_exceptions=True)
+        self.keeper.stop()
+        await self.isolation.close()
+        await self.store.close()
+        self.lock.release()
+
+    # ---- what one effect needs -------------------------------------------------------------------------------------
+
+    async def begin(self, command: Command[BeginReply]) -> BeginReply:
+        """Sends `begin` under the durability in force. Raises StoreError when it is unanswered: do not run."""
+        return await self.store.send(command)
+
+    def forget(self, at: Address, token: str) -> None:
+        """Gives back an attempt whose begin was not answered and which therefore never runs."""
+        entry = outcome_entry(
+            effect=at.effect_id,
+            tool="not_evaluated",
+            token=token,
+            decision="none",
+            outcome="released",
+            verdict="error",
+            reason="begin_unanswered",
+            by=self.executor_id,
+            at_ms=now_ms(),
+        )
+        command = self.commands.release(
+            at,
+            token=token,
+            proof="not_attempted",
+            code="begin_unanswered",
+            to="proposed",
+            delay_ms=0,
+            bound="no_bound",
+            entry=entry,
+        )
+        self.aside(self.store.send(command, patience_s=60.0))
+
+    async def log_key(self, tenant: str) -> bytes | None:
+        """The tenant's key for digests in the log; None under `log_digests = "plain"`."""
+        if self.settings.log_digests == "plain":
+            return None
+        if tenant not in self._log_keys:
+            raw = await self.store.send(Read(("HGET", self.keys.log_keys, tenant), raw_bytes))
+            if raw is None:
+                return None
+            self._log_keys[tenant] = bytes.fromhex(raw.decode())
+        return self._log_keys[tenant]
+
+    def context(self, attempt: Attempt) -> EffectContext:
+        return make_context(self, attempt)
+
+    async def record_part(self, attempt: Attempt, name: str, phase: PartPhase, ref: str) -> None:
+        """Durable when it returns. Raises OutcomeUnknown when this attempt may no longer write."""
+        at, token = attempt.ready.at, attempt.token
+        facts = {"effect": at.effect_id, "attempt": token, "part": name, "phase": phase}
+        entry = note_entry("part", by=self.executor_id, at_ms=now_ms(), facts=facts)
+        reply = await self.store.send(
+            self.commands.progress(at.effect_id, token=token, part=name, phase=phase, ref=ref[:64], entry=entry)
+        )
+        if isinstance(reply, r.Stale | r.Gone):
+            raise OutcomeUnknown("The attempt is no longer the current one.", code="stale_attempt")
+
+    def report(self, attempt: Attempt, text: str) -> None:
+        """Tells whoever follows the effect; nothing is stored."""
+        effect = attempt.ready.effect
+        if notice := effect.fields.get("notice"):
+            message = f"{effect.effect_id} report {text[:MAX_REPORT_CHARS]}"
+            self.aside(self.store.send(Read(("PUBLISH", self.keys.notice_channel(notice), message), int)))
+
+    def finished(self, attempt: Attempt) -> None:
+        """The pipe of an attempt has ended; the lease is kept only for one that overran and still lives."""
+        if attempt.ready.at.effect_id not in {task.get_name() for task in self.overruns}:
+            self.keeper.drop(attempt.ready.at.effect_id)
+
+    def after_unknown(self, contract: ContractFacts, tries: int) -> tuple[str, str]:
+        """What is due for an unknown effect: (`rerun`, rule) under a named rule, `lookup`, or `review` by a person."""
+        rule = contract.rerun_rule
+        if rule in ("read_safe", "idempotent_write", "reversible") and tries < contract.max_attempts:
+            return "rerun", rule
+        return ("lookup", "") if contract.lookup is not None else ("review", "")
+
+    def backoff_ms(self, contract: ContractFacts, tries: int, retry_after_s: float | None) -> int:
+        """Exponential, full jitter; a provider's own word (`retry_after_s`) is the least that is waited."""
+        ceiling = min(MAX_BACKOFF_S, contract.backoff_s * 2 ** max(0, tries - 1))
+        pause: float = random.random() * ceiling  # noqa: S311  # jitter is no secret
+        return round(1000 * max(pause, retry_after_s or 0.0))
+
+    def wall_ms(self) -> int:
+        return now_ms()
+
+    # ---- overruns, late evidence, spool ----------------------------------------------------------------------------
+
+    def watch_overrun(self, attempt: Attempt, still: asyncio.Future[Ended]) -> None:
+        """A body that outlives its timeout: its effect is unknown, not over; what it says later is evidence."""
+
+        async def watch() -> None:
+            ended = await still
+            contract = attempt.ready.tool.contract
+            verdict = verdict_of(contract, ended, parts_begun=True)
+            if isinstance(verdict, Happened):
+                await close(self, attempt, verdict)
+            else:
+                await self.tell_over(attempt.ready.at, attempt.token, how="ended")
+
+        task = asyncio.create_task(watch(), name=attempt.ready.at.effect_id)
+        self.overruns.add(task)
+
+        def done(_: asyncio.Task[None]) -> None:
+            self.overruns.discard(task)
+            self.keeper.drop(attempt.ready.at.effect_id)
+
+        task.add_done_callback(done)
+
+    async def tell_over(self, at: Address, token: str, *, how: str) -> None:
+        entry = note_entry("over", by=self.executor_id, at_ms=now_ms(), facts={"effect": at.effect_id, "how": how})
+        await self.store.send(self.commands.over(at, number=parse_attempt_token(token).n, how=how, entry=entry))
+
+    async def tell_late(self, at: Address, token: str, result: StoredResult, entry: bytes) -> None:
+        """Evidence from an attempt that is no longer the current one."""
+        await self.store.send(
+            self.commands.late(
+                at,
+                token=token,
+                result=result.stored,
+                digest=short(result.digest),
+                ref=result.provider_ref,
+                entry=entry,
+            )
+        )
+
+    def spool_commit(self, attempt: Attempt, result: StoredResult, entry: bytes) -> None:
+        """Keeps an outcome that the store could not take. Raises SpoolFull when there is no room."""
+        at = attempt.ready.at
+        self.spool.put(
+            SpooledOutcome(
+                effect_id=at.effect_id,
+                token=attempt.token,
+                run=at.run,
+                lane=at.lane,
+                intent=at.intent,
+                above=at.above,
+                what="commit",
+                result=result.stored,
+                digest=short(result.digest),
+                ref=result.provider_ref,
+                rule="returned",
+                entry=entry,
+                at_ms=now_ms(),
+            )
+        )
+
+    async def deliver_spool(self) -> int:
+        """Tells the store what the spool holds: as commit while it is the current attempt, else as late evidence.
+
+        Returns how many were told. Stops at the first that the store cannot take.
+        """
+        told = 0
+        for outcome in list(self.spool.waiting()):
+            at = Address(outcome.effect_id, outcome.run, outcome.lane, outcome.intent, outcome.above)
+            commit = self.commands.commit(
+                at,
+                token=outcome.token,
+                result=outcome.result,
+                digest=outcome.digest,
+                ref=outcome.ref,
+                rule="spool",
+                entry=outcome.entry,
+            )
+            try:
+                reply = await self.store.send(commit, patience_s=1.0)
+                if isinstance(reply, r.Stale):
+                    await self.store.send(
+                        self.commands.late(
+                            at,
+                            token=outcome.token,
+                            result=outcome.result,
+                            digest=outcome.digest,
+                            ref=outcome.ref,
+                            entry=outcome.entry,
+                        )
+                    )
+            except StoreError:
+                return told
+            self.spool.done(outcome)
+            told += 1
+        return told
+
+    # ---- epochs ----------------------------------------------------------------------------------------------------
+
+    async def _on_epoch(self, mismatch: EpochMismatch) -> bool:
+        """The server is another one than the cell's epoch names: accepted by itself only by the rule of restarts."""
+        known = host_marks(self.settings)
+        if self.store.mark is not None:
+            known.append(self.store.mark)
+        accepted = await accept_restart(
+            self.store, self.commands, mismatch, marks=known, settings=self.settings, by=self.executor_id
+        )
+        if accepted:
+            self.epoch = mismatch.found
+        return accepted
+
+    async def refresh_epoch(self) -> None:
+        """Reads the cell's epoch (another process may have accepted it)."""
+        meta = await self.store.send(self.commands.hash_fields(self.keys.meta))
+        self.epoch = meta.get("epoch", self.epoch)
+
+    def aside(self, work: Any) -> None:
+        """Runs something that nobody waits for; a store that is away is no error of it."""
+
+        async def quietly() -> None:
+            try:
+                await work
+            except StoreError:
+                return
+
+        task = asyncio.create_task(quietly())
+        self._side_tasks.add(task)
+        task.add_done_callback(self._side_tasks.discard)

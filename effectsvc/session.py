@@ -1,0 +1,205 @@
+"""Many effects at once: the tap that a session opens, the window it reads, and the drain.
+
+The loop reads ids that are due (no write), starts each as one task of `execution.execute`, and lets `begin` decide who
+gets it. It counts capacity by effects in flight, so that a slow call holds one place and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+from dataclasses import dataclass, field
+from typing import Final
+
+from effectsvc.errors import EpochChanged, StoreError
+from effectsvc.execution import execute
+from effectsvc.executor import Executor
+from effectsvc.store import replies as r
+from effectsvc.store.async_store import Listener
+
+logger = logging.getLogger("effectsvc.session")
+
+WINDOW: Final = 128
+"""Ids read at once: enough to fill a pipeline, few enough that a loser wastes little."""
+POLL_S: Final = 0.25
+"""An idle tap looks again after so long even if no bell rang (a bell is only for latency)."""
+REGISTRATION_MS: Final = 15_000
+"""A session's registration is a lease; a killed worker is missed after so long at the latest."""
+
+
+@dataclass
+class Tally:
+    """What became of the effects that this process took, by the word that each pipe ended with."""
+
+    taken: int = 0
+    words: dict[str, int] = field(default_factory=dict)
+
+    def add(self, word: str) -> None:
+        self.words[word] = self.words.get(word, 0) + 1
+
+
+class Session:
+    """The tap of one worker process. `serve` opens it; running calls go on after it has closed."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.x = executor
+        self.lanes = executor.settings.lane_names
+        self.in_flight: dict[str, asyncio.Task[None]] = {}
+        self.tally = Tally()
+        self.draining = False
+        self._unbegun: set[str] = set()
+        self._wake = asyncio.Event()
+        self._losses = 0
+        self._listener = Listener(executor.settings.redis_url, self._heard)
+        self._next_due_ms: int | None = None
+
+    async def start(self) -> None:
+        await self._listener.listen(self.x.keys.bell_channel)
+        self._listener.reconnected = self._wake.set
+
+    def _heard(self, _: str, lane: str) -> None:
+        if lane in self.lanes:
+            self._wake.set()
+
+    # ---- the tap ---------------------------------------------------------------------------------------------------
+
+    async def serve(self, *, job: str, lasts_s: float, idle_s: float, until_empty: bool = False) -> int:
+        """Takes work from the lanes for `lasts_s`, or until they were idle for `idle_s`. Returns how many it took.
+
+        `until_empty` leaves as soon as nothing is ready and nothing is in flight.
+        """
+        loop = asyncio.get_running_loop()
+        name = f"{self.x.executor_id}-{secrets.token_hex(4)}"
+        start, before = loop.time(), self.tally.taken
+        registered = idle_since = start
+        await self._join(name, job)
+        while not self.draining and loop.time() - start < lasts_s:
+            if self.x.overruns and not self.in_flight:
+                break  # a body that outlived its timeout: only the end of this process makes its attempt over
+            try:
+                took = 0 if self.x.overruns else await self._take()
+            except EpochChanged:
+                took = 0
+                await self.x.refresh_epoch()
+            except StoreError as error:
+                took = 0
+                logger.warning("the store is away: %s", error.code)
+            now = loop.time()
+            if took:
+                idle_since = now
+            elif until_empty and not self.in_flight:
+                break
+            elif now - idle_since > idle_s and await self._leave(name, force=False):
+                return self.tally.taken - before
+            if now - registered > REGISTRATION_MS / 3000:
+                registered = now
+                await self._join(name, "")
+            if not took:
+                await self._pause()
+        await self._leave(name, force=True)
+        return self.tally.taken - before
+
+    async def _join(self, name: str, job: str) -> None:
+        for lane in self.lanes:
+            try:
+                await self.x.store.send(
+                    self.x.commands.join_lane(lane, session=name, job=job, lease_ms=REGISTRATION_MS)
+                )
+            except StoreError:
+                return  # a registration is only for the relay's count; the next one is due soon
+
+    async def _leave(self, name: str, *, force: bool) -> bool:
+        """Leaves every lane; an idle session stays while an effect is ready in one."""
+        left = True
+        for lane in self.lanes:
+            try:
+                reply = await self.x.store.send(
+                    self.x.commands.leave_lane(lane, session=name, force=force), patience_s=1.0
+                )
+            except StoreError:
+                continue
+            left = left and isinstance(reply, r.Left)
+        return left
+
+    async def _pause(self) -> None:
+        """Until a bell rings, a place becomes free, the next effect is due, or the poll."""
+        wait_s = POLL_S
+        if self._next_due_ms is not None:
+            wait_s = min(wait_s, max(0.001, self._next_due_ms / 1000))
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+    async def _take(self) -> int:
+        """Reads one window of each lane and starts what is due and not ours already."""
+        room = self.x.settings.concurrency - len(self.in_flight)
+        limit = min(room, WINDOW)
+        if limit <= 0 or len(self._unbegun) >= WINDOW:
+            return 0
+        lanes = random.sample(self.lanes, len(self.lanes)) if len(self.lanes) > 1 else self.lanes
+        keys = [key for lane in lanes for key in (self.x.keys.lane(lane), self.x.keys.rerun(lane))]
+        commands = [
+            self.x.commands.window(key, offset=self._offset(), limit=limit + len(self._unbegun)) for key in keys
+        ]
+        windows = await asyncio.gather(*[self.x.store.send(command) for command in commands])
+        took = 0
+        waits = [w.next_ms - w.now_ms for w in windows if w.next_ms is not None]
+        self._next_due_ms = min(waits) if waits else None
+        for window in windows:
+            for effect_id in window.ids:
+                if effect_id in self.in_flight or took >= room:
+                    continue
+                took += 1
+                self._start(effect_id)
+        self.tally.taken += took
+        return took
+
+    def _offset(self) -> int:
+        """Zero while we win; somewhere in the lane once others win the same heads."""
+        return random.randrange(WINDOW) if self._losses > WINDOW // 4 else 0  # noqa: S311  # no secret
+
+    def _start(self, effect_id: str) -> None:
+        self._unbegun.add(effect_id)
+        self.in_flight[effect_id] = asyncio.create_task(self._one(effect_id))
+
+    def _begun(self, effect_id: str) -> None:
+        """`begin` was answered: the id no longer stands in the lane, so the next window shows what is behind it."""
+        self._unbegun.discard(effect_id)
+        if len(self._unbegun) in (0, WINDOW // 2):
+            self._wake.set()
+
+    async def _one(self, effect_id: str) -> None:
+        word = "crashed"
+        try:
+            word = await execute(self.x, effect_id, begun=self._begun)
+        except StoreError as error:
+            word = error.code
+        except Exception:
+            logger.exception("effect %s: the pipe broke; its lease will end", effect_id)
+        finally:
+            self.in_flight.pop(effect_id, None)
+            self._begun(effect_id)
+            self.tally.add(word)
+            self._losses = self._losses + 1 if word in ("taken", "gone") else max(0, self._losses - 1)
+            self._wake.set()
+
+    # ---- the end ---------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """No new begins from now on."""
+        self.draining = True
+        self._wake.set()
+
+    async def drained(self) -> None:
+        """Returns when every running call has ended (each has its own deadline)."""
+        self.drain()
+        while self.in_flight:
+            await asyncio.wait(list(self.in_flight.values()))
+
+    async def stop(self) -> None:
+        await self._listener.close()

@@ -1,0 +1,145 @@
+"""A whole effectsvc on one machine: the embedded server, worker processes and a relay, started and stopped together.
+
+For `up` and `demo`. What it starts it stops, in reverse order, also when starting fails half-way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from effectsvc.embedded import EmbeddedServer
+from effectsvc.errors import EffectsvcError
+from effectsvc.execution import now_ms
+from effectsvc.executor import host_marks
+from effectsvc.settings import Settings, load_settings
+from effectsvc.store.async_store import AsyncStore
+from effectsvc.store.commands import Commands
+from effectsvc.store.epochs import create_cell
+from effectsvc.store.keys import CellKeys
+
+DRAIN_S: Final = 45.0
+"""How long a process may take to drain: the demo's longest tool timeout, and time to close."""
+
+
+class StackError(EffectsvcError):
+    """A process of the stack did not start, or ended by itself."""
+
+    code = "stack_error"
+
+
+class Stack:
+    """The processes of one development stack. Use as `with`.
+
+    `directory` keeps the server's data, the executors' state and the processes' logs. Raises EmbeddedError, StackError.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        tools: str,
+        policy: Path | None = None,
+        workers: int = 2,
+        cell: str = "effects",
+        port: int | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.workers = workers
+        self.server = EmbeddedServer(data_dir=directory / "server", port=port)
+        self._tools, self._policy, self._cell = tools, policy, cell
+        self._extra = environment or {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._logs: list[int] = []
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What another process needs to join this stack."""
+        shared = {
+            "EFFECTSVC_REDIS_URL": self.server.url,
+            "EFFECTSVC_CELL": self._cell,
+            "EFFECTSVC_TOOLS": self._tools,
+            "EFFECTSVC_TOPOLOGY": "single",
+            "EFFECTSVC_STATE_DIR": str(self.directory / "state"),
+        }
+        if self._policy is not None:
+            shared["EFFECTSVC_POLICY"] = str(self._policy)
+        return shared | self._extra
+
+    def settings(self) -> Settings:
+        """The same as Settings, for this process."""
+        names = {name.removeprefix("EFFECTSVC_").lower(): value for name, value in self.environment.items()}
+        return load_settings(**names)
+
+    def __enter__(self) -> Stack:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        (self.directory / "state").mkdir(parents=True, exist_ok=True, mode=0o700)
+        (self.directory / "logs").mkdir(exist_ok=True)
+        self.server.start()
+        asyncio.run(self._create_cell())
+        for number in range(self.workers):
+            self.start_worker(f"worker-{number + 1}")
+        self.start_process("relay", "relay")
+
+    async def _create_cell(self) -> None:
+        settings = self.settings()
+        commands = Commands(CellKeys(settings.cell))
+        async with AsyncStore(settings.redis_url) as store:
+            await create_cell(store, commands, by="up", at_ms=now_ms(), settings=settings, marks=host_marks(settings))
+
+    def start_worker(self, name: str) -> subprocess.Popen[bytes]:
+        """One worker process, straight under this one, so that its exit status is seen."""
+        return self.start_process(name, "worker", "--processes", "1")
+
+    def start_process(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+        log = os.open(self.directory / "logs" / f"{name}.log", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+        self._logs.append(log)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "effectsvc.cli", *command],
+            env=os.environ | self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C reaches the stack alone, which then stops each process once
+        )
+        self.processes[name] = process
+        return process
+
+    def ended(self) -> dict[str, int]:
+        """Processes that have ended, by name, with their exit status."""
+        return {name: status for name, each in self.processes.items() if (status := each.poll()) is not None}
+
+    def stop(self) -> None:
+        """SIGTERM to all, at once; they drain; what has not ended in time is killed; then the server stops."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        until = time.monotonic() + DRAIN_S
+        for process in self.processes.values():
+            try:
+                process.wait(max(0.1, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.processes.clear()
+        for log in self._logs:
+            os.close(log)
+        self._logs.clear()
+        self.server.stop()

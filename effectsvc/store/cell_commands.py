@@ -1,0 +1,187 @@
+"""The commands of the cell itself: its epoch, catalogue, runs, switches and lanes; and of read tools."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from effectsvc.store import replies as r
+from effectsvc.store.command import Command, CommandBuilder, flag, readers, short
+
+AcceptReply: TypeAlias = r.Accepted | r.Created | r.AlreadyAccepted | r.NoCell | r.Moved | r.Behind | r.CellFrozen
+PublishReply: TypeAlias = r.Published | r.AlreadyPublished | r.Older
+OpenRunReply: TypeAlias = r.Opened | r.JoinedRun | r.Conflict | r.WrongCell | r.Closed
+SetRunReply: TypeAlias = r.RunState | r.Conflict | r.Closed | r.RunMissing
+CloseRunReply: TypeAlias = r.RunClosed | r.Conflict | r.RunMissing
+HaltRunReply: TypeAlias = r.RunHalted | r.AlreadyHalted | r.Conflict | r.RunMissing
+FreezeReply: TypeAlias = r.SwitchClosed | r.AlreadyFrozen | r.FreezeEnded
+ThawReply: TypeAlias = r.Thawed | r.AlreadyThawed | r.RecoverOnly
+LeaveLaneReply: TypeAlias = r.Left | r.Stay
+AskLaneReply: TypeAlias = r.Asked | r.Enough | r.Idle
+AdmitReadReply: TypeAlias = r.Admitted | r.Replay | r.Refused | r.Frozen | r.WrongCell | r.RunMissing
+CloseReadReply: TypeAlias = r.ReadClosed | r.AlreadyClosed
+
+_READ = readers(
+    accept=AcceptReply,
+    publish=PublishReply,
+    open_run=OpenRunReply,
+    set_run=SetRunReply,
+    close_run=CloseRunReply,
+    halt_run=HaltRunReply,
+    freeze=FreezeReply,
+    thaw=ThawReply,
+    leave_lane=LeaveLaneReply,
+    ask_lane=AskLaneReply,
+    join_lane=r.JoinedLane,
+    window=r.Window,
+    admit_read=AdmitReadReply,
+    close_read=CloseReadReply,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCall:
+    """A read tool's call. `reader` is a nonce of who reads, kept through every re-send; `call` a digest, or empty.
+
+    `to` is `admitted`, or `refused` by the caller's own gates under `rule` and `layer`.
+    """
+
+    reader: str
+    tool: str
+    tenant: str
+    agent: str
+    run: str
+    args: str
+    call: str
+    entry: bytes
+    to: str = "admitted"
+    rule: str = "no_refusal"
+    layer: str = "no_refusal"
+    halt_rules: tuple[str, ...] = ("kill_switch", "policy_indeterminate")
+    halts_any: bool = False
+    policy: str = ""
+    retain_ms: int = 3_600_000  # a replay of the call is answered from the stored result for an hour
+    above: tuple[str, ...] = ()
+
+
+class CellCommands(CommandBuilder):
+    """What is sent about a cell, its runs and its reads, not about one effect."""
+
+    def accept(
+        self, *, stored: str, found: str, mark_epoch: str, mark_n: int | None, create: str, entry: bytes
+    ) -> Command[AcceptReply]:
+        """`create`: `0` never, `1` when absent, `2` a person's assertion past marks and freeze."""
+        k = self.keys
+        mark = "" if mark_n is None else mark_n
+        argv = (k.cell, stored, found, mark_epoch, mark, create, self.buckets, entry)
+        return self._make(_READ["accept"], "accept", (k.meta, k.log, k.epochs, k.switches), argv)
+
+    def publish(
+        self, *, kind: str, name: str, version: int, digest: str, body: bytes, entry: bytes
+    ) -> Command[PublishReply]:
+        k = self.keys
+        argv = (kind, name, version, digest, body, entry)
+        return self._make(_READ["publish"], "publish", (k.meta, k.log, k.catalogue, k.published(digest)), argv)
+
+    # ---- runs ------------------------------------------------------------------------------------------------------
+
+    def open_run(
+        self,
+        *,
+        run: str,
+        tenant: str,
+        run_id: str,
+        agent: str,
+        state: str,
+        deadline_ms: int | None,
+        parent: str | None,
+        log_key: str,
+    ) -> Command[OpenRunReply]:
+        """`log_key` (64 hex digits) becomes the tenant's key for digests in the log, if it has none yet."""
+        k = self.keys
+        above = "" if parent is None else short(parent)
+        argv = (short(run), tenant, run_id, agent, state, "" if deadline_ms is None else deadline_ms, above, log_key)
+        keys = (k.meta, k.run(run), k.run(above or run), k.tenants, k.log_keys)
+        return self._make(_READ["open_run"], "open_run", keys, argv)
+
+    def set_run(self, *, run: str, tenant: str, state: str) -> Command[SetRunReply]:
+        k = self.keys
+        return self._make(_READ["set_run"], "set_run", (k.meta, k.run(run)), (short(run), tenant, state))
+
+    def close_run(self, *, run: str, tenant: str) -> Command[CloseRunReply]:
+        k = self.keys
+        return self._make(_READ["close_run"], "close_run", (k.meta, k.run(run), k.run_open(run)), (short(run), tenant))
+
+    def halt_run(self, *, run: str, tenant: str, reason: str, actor: str, entry: bytes) -> Command[HaltRunReply]:
+        k = self.keys
+        keys = (k.meta, k.log, k.run(run), k.run_open(run), k.halted)
+        return self._make(_READ["halt_run"], "halt_run", keys, (short(run), tenant, reason, actor, entry))
+
+    # ---- switches --------------------------------------------------------------------------------------------------
+
+    def freeze(self, *, freeze_id: str, scope: str, target: str, reason: str, entry: bytes) -> Command[FreezeReply]:
+        """`scope` is `fleet`, `cell` (no target), `tenant`, `tool` or `agent`. Raises ValueError for a bad id."""
+        if not freeze_id or any(c.isspace() for c in freeze_id) or "\n" in target:
+            raise ValueError("a freeze id is one word, and a target one line")
+        k = self.keys
+        argv = (freeze_id, scope, target, reason, entry)
+        return self._make(_READ["freeze"], "freeze", (k.meta, k.log, k.switches, k.freezes), argv)
+
+    def thaw(self, *, freeze_id: str, by: str, entry: bytes) -> Command[ThawReply]:
+        """`by` is `operator` or `recover`: only the latter ends a cell's freeze whose reason begins with `store_`."""
+        k = self.keys
+        return self._make(_READ["thaw"], "thaw", (k.meta, k.log, k.switches, k.freezes), (freeze_id, by, entry))
+
+    # ---- lanes -----------------------------------------------------------------------------------------------------
+
+    def leave_lane(self, lane: str, *, session: str, force: bool) -> Command[LeaveLaneReply]:
+        k = self.keys
+        argv = (session, lane, flag(force))
+        return self._make(_READ["leave_lane"], "leave_lane", (k.meta, k.lane(lane), k.rerun(lane), k.live(lane)), argv)
+
+    def join_lane(self, lane: str, *, session: str, job: str, lease_ms: int) -> Command[r.JoinedLane]:
+        k = self.keys
+        keys = (k.meta, k.live(lane), k.asked(lane))
+        return self._make(_READ["join_lane"], "join_lane", keys, (session, job, lease_ms))
+
+    def ask_lane(self, lane: str, *, wanted: int, job: str, asked_ms: int) -> Command[AskLaneReply]:
+        k = self.keys
+        keys = (k.meta, k.lane(lane), k.rerun(lane), k.live(lane), k.asked(lane))
+        return self._make(_READ["ask_lane"], "ask_lane", keys, (wanted, job, asked_ms))
+
+    def window(self, due_key: str, *, offset: int, limit: int) -> Command[r.Window]:
+        return self._make(_READ["window"], "window", (due_key,), (offset, limit))
+
+    # ---- read tools ------------------------------------------------------------------------------------------------
+
+    def admit_read(self, call: ReadCall) -> Command[AdmitReadReply]:
+        k = self.keys
+        claim = k.read(call.call) if call.call else k.no_call
+        keys = (k.meta, k.log, k.run(call.run), k.switches, k.tenants, k.halted, claim, *map(k.run, call.above))
+        argv = (
+            call.reader,
+            call.tool,
+            call.tenant,
+            call.agent,
+            short(call.run),
+            call.args,
+            flag(True) if call.call else "",
+            call.to,
+            call.rule,
+            call.layer,
+            f" {' '.join(call.halt_rules)} ",
+            flag(call.halts_any),
+            call.policy,
+            call.retain_ms,
+            call.entry,
+        )
+        return self._make(_READ["admit_read"], "admit_read", keys, argv)
+
+    def close_read(
+        self, call: ReadCall, *, rule: str, result: bytes, digest: str, entry: bytes
+    ) -> Command[CloseReadReply]:
+        """With a `digest`, the result answers a replay of the call for `retain_ms`; without, it is read again."""
+        k = self.keys
+        claim = k.read(call.call) if call.call else k.no_call
+        argv = (call.reader, "1" if call.call else "", rule, result, digest, call.retain_ms, entry)
+        return self._make(_READ["close_read"], "close_read", (k.meta, k.log, claim), argv)

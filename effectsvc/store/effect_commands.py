@@ -1,0 +1,195 @@
+"""The commands of an effect's straight way: proposed, begun, renewed, progressed, closed."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from effectsvc.store import replies as r
+from effectsvc.store.command import Address, Command, CommandBuilder, Proposal, flag, readers, short
+
+ProposeReply: TypeAlias = (
+    r.Proposed
+    | r.Held
+    | r.Refused
+    | r.Frozen
+    | r.Exists
+    | r.Joined
+    | r.Look
+    | r.Retired
+    | r.WrongCell
+    | r.RunMissing
+    | r.Buckets
+)
+BeginReply: TypeAlias = (
+    r.Granted | r.Taken | r.Gone | r.NotDue | r.Stopped | r.Halted | r.Deadline | r.ClaimLost | r.WrongCell
+)
+RenewReply: TypeAlias = r.Renewed | r.Stale | r.Gone
+ProgressReply: TypeAlias = r.Noted | r.PartDone | r.AlreadyNoted | r.Stale | r.Gone
+CommitReply: TypeAlias = r.Committed | r.AlreadyCommitted | r.Stale | r.Gone
+MarkUnknownReply: TypeAlias = r.Unknown | r.Committed | r.Already | r.Stale | r.LeaseLives | r.Gone
+ReleaseReply: TypeAlias = r.Returned | r.Failed | r.Unknown | r.Committed | r.Burnt | r.Already | r.Stale | r.Gone
+
+_READ = readers(
+    propose=ProposeReply,
+    begin=BeginReply,
+    renew=RenewReply,
+    progress=ProgressReply,
+    commit=CommitReply,
+    mark_unknown=MarkUnknownReply,
+    release=ReleaseReply,
+)
+
+
+class EffectCommands(CommandBuilder):
+    """What the client and the worker that runs the effect send."""
+
+    def propose(self, p: Proposal) -> Command[ProposeReply]:
+        k, at = self.keys, p.at
+        call_key = k.call(p.call) if p.call else k.no_call
+        return self._make(
+            _READ["propose"],
+            "propose",
+            (
+                k.meta,
+                k.log,
+                k.effect(at.effect_id),
+                k.payload(at.effect_id),
+                k.run(at.run),
+                k.lane(at.lane),
+                call_key,
+                k.intent(at.intent),
+                k.switches,
+                k.tenants,
+                k.counts,
+                k.run_open(at.run),
+                k.held,
+                k.halted,
+                self._tombs(at.effect_id),
+                self._tombs(call_key),
+                self._tombs(k.intent(at.intent)),
+                *map(k.run, at.above),
+                *map(k.effect, p.looks),
+                *map(k.intent, p.superseded),
+            ),
+            (
+                at.effect_id,
+                len(at.above),
+                " ".join(p.looks),
+                self.buckets,
+                p.to,
+                p.rule,
+                p.layer,
+                p.tool,
+                p.version,
+                p.tenant,
+                p.agent,
+                short(at.run),
+                at.lane,
+                p.args,
+                "1" if p.call else "",
+                flag(p.needs_call),
+                p.delay_ms,
+                p.ttl_ms,
+                p.notice,
+                f" {' '.join(p.halt_rules)} ",
+                flag(p.halts_any),
+                p.policy,
+                p.payload,
+                p.entry,
+            ),
+        )
+
+    def begin(
+        self,
+        at: Address,
+        *,
+        token: str,
+        lease_ms: int,
+        executor: str,
+        wall_ms: int,
+        decision: str,
+        entry: bytes,
+    ) -> Command[BeginReply]:
+        k = self.keys
+        return self._make(
+            _READ["begin"],
+            "begin",
+            (
+                k.meta,
+                k.log,
+                k.effect(at.effect_id),
+                k.run(at.run),
+                k.intent(at.intent),
+                k.lane(at.lane),
+                k.rerun(at.lane),
+                k.lookup(at.lane),
+                k.parked(at.lane),
+                k.leases,
+                k.unknown,
+                k.switches,
+                k.tenants,
+                k.counts,
+                *map(k.run, at.above),
+            ),
+            (at.effect_id, token, lease_ms, executor, wall_ms, decision, entry),
+        )
+
+    def renew(self, effect_id: str, *, token: str, lease_ms: int) -> Command[RenewReply]:
+        k = self.keys
+        keys = (k.meta, k.effect(effect_id), k.leases)
+        return self._make(_READ["renew"], "renew", keys, (effect_id, token, lease_ms))
+
+    def progress(
+        self, effect_id: str, *, token: str, part: str, phase: str, ref: str, entry: bytes
+    ) -> Command[ProgressReply]:
+        """`phase` is `begun` (before the part is sent) or `done` (with the provider's `ref`, or empty)."""
+        k = self.keys
+        keys = (k.meta, k.log, k.effect(effect_id), k.parts(effect_id))
+        return self._make(_READ["progress"], "progress", keys, (effect_id, token, part, phase, ref, entry))
+
+    def _closing_keys(self, at: Address, *, lane: bool = False) -> list[str]:
+        k = self.keys
+        return [
+            k.meta,
+            k.log,
+            k.effect(at.effect_id),
+            k.result(at.effect_id),
+            *([k.lane(at.lane)] if lane else []),
+            k.leases,
+            k.unknown,
+            k.rerun(at.lane),
+            k.lookup(at.lane),
+            k.parked(at.lane),
+            k.counts,
+            k.run_open(at.run),
+        ]
+
+    def commit(
+        self, at: Address, *, token: str, result: bytes, digest: str, ref: str, rule: str, entry: bytes
+    ) -> Command[CommitReply]:
+        argv = (at.effect_id, token, result, digest, ref, rule, entry)
+        return self._make(_READ["commit"], "commit", self._closing_keys(at), argv)
+
+    def mark_unknown(
+        self,
+        at: Address,
+        *,
+        token: str,
+        by: str,
+        reason: str,
+        over: bool,
+        next_step: str,
+        rule: str,
+        delay_ms: int,
+        entry: bytes,
+    ) -> Command[MarkUnknownReply]:
+        """`by` is `worker` or `sweep`; `next_step` is `rerun` (under `rule`), `lookup` or `review`."""
+        argv = (at.effect_id, token, by, reason, flag(over), next_step, rule, delay_ms, entry)
+        return self._make(_READ["mark_unknown"], "mark_unknown", self._closing_keys(at), argv)
+
+    def release(
+        self, at: Address, *, token: str, proof: str, code: str, to: str, delay_ms: int, bound: str, entry: bytes
+    ) -> Command[ReleaseReply]:
+        """`to` is `proposed` (again after `delay_ms`) or `failed` (because of `bound`, or `no_bound`)."""
+        argv = (at.effect_id, token, proof, code, to, delay_ms, bound, entry)
+        return self._make(_READ["release"], "release", self._closing_keys(at, lane=True), argv)

@@ -1,0 +1,58 @@
+#!lua flags=allow-oom
+--[[ adopt: none, or any but committed -> unknown, from a decision in the log that the store has forgotten
+KEYS   meta log effect intent lane leases unknown rerun lookup parked held counts open tomb_effect
+ARGV   effect_id tool version tenant agent run lane args occurrence token executor next entry
+REPLY  adopted n epoch | retired what value | already state
+]]
+--- include: cell
+--- include: log
+--- include: move
+--- include: attempts
+local number, short_epoch = attempt_of(token), string.sub(epoch, 1, 16)
+if number == '' then return { 'wrong_keys', 'token' } end
+if not has_tail(k_open, run) then return { 'wrong_keys', 'run' } end
+if not has_tail(k_lane, lane) then return { 'wrong_keys', 'lane' } end
+local f = redis.call('HMGET', k_effect, 'state', 'token', 'attempt', 'alive', 'notice', 'run', 'contradicted', 'a' .. number)
+local state = f[1]
+if state then
+  if f[6] ~= run then return { 'wrong_keys', 'run' } end
+  -- What this store still knows it has not lost: this attempt, or any of its own epoch.
+  if state == 'committed' or f[2] == token or f[8] == token then return { 'already', state } end
+  if string.sub(token, 1, 16) == short_epoch then return { 'already', state } end
+else
+  local tomb = redis.call('HGET', k_tomb_effect, 'e:' .. effect_id)
+  if tomb then return { 'retired', 'effect', tomb } end
+  redis.call('HSET', k_effect, 'tool', tool, 'version', version, 'tenant', tenant, 'agent', agent, 'run', run, 'lane', lane,
+    'args', args, 'occ', occurrence, 'at', int(now), 'first', int(now), 'lost', '1')
+end
+-- The newest attempt stays the current one; each that may have acted is alive until it is known to be over.
+if not f[3] or tonumber(f[3]) < tonumber(number) then
+  redis.call('HSET', k_effect, 'token', token, 'attempt', number)
+end
+local alive = alive_without(f[4], number)
+if alive ~= '' then alive = alive .. ' ' end
+redis.call('HSET', k_effect, 'state', 'unknown', 'since', int(now), 'doubt', '1', 'reason', 'store_lost',
+  'alive', alive .. number, 'x' .. number, executor, 'a' .. number, token)
+redis.call('HDEL', k_effect, 'rerun', 'lane_reason', 'rule', 'layer', 'proof', 'code', 'bound', 'contradicted',
+  'absent_at', 'absent_of', 'probe_until')
+if f[7] then redis.call('HINCRBY', k_counts, 'contradicted', -1) end
+redis.call('ZREM', k_lane, effect_id)
+redis.call('ZREM', k_rerun, effect_id)
+redis.call('ZREM', k_parked, effect_id)
+redis.call('ZREM', k_held, effect_id)
+redis.call('ZREM', k_leases, effect_id)
+redis.call('SADD', k_open, effect_id)
+-- Whoever has taken the intent since can no longer begin.
+redis.call('SET', k_intent, effect_id)
+redis.call('ZADD', k_unknown, now, effect_id)
+if next == 'lookup' then
+  redis.call('HSET', k_effect, 'waiting_for', 'lookup')
+  redis.call('ZADD', k_lookup, now, effect_id)
+else
+  redis.call('HSET', k_effect, 'waiting_for', 'person', 'needs_review', '1')
+  redis.call('ZREM', k_lookup, effect_id)
+end
+count(state, 'unknown')
+tell(f[5], effect_id, 'unknown')
+local n = append('resolve', 'adopted', 'store_lost', 'no_refusal', state or '', 'unknown', entry)
+return { 'adopted', n, short_epoch }

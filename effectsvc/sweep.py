@@ -1,0 +1,231 @@
+"""The sweep: what nobody moves by himself any more. `sweep_once` is one pass; all of it is idempotent.
+
+- an attempt whose lease has ended becomes `unknown` (an ended lease is not a dead process: its attempt is over only
+  when its executor's lock file is seen to be free);
+- what waits in a halted run is cancelled;
+- an approval that nobody gave in time is refused;
+- what was parked goes back when its reason has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from effectsvc.core.canonical import short
+from effectsvc.core.decision import note_entry, outcome_entry
+from effectsvc.core.effect import Payload
+from effectsvc.core.identity import parse_attempt_token
+from effectsvc.executor import host_marks
+from effectsvc.executor_files import executor_is_dead, state_dir
+from effectsvc.settings import Settings
+from effectsvc.store import replies as r
+from effectsvc.store.async_store import AsyncStore
+from effectsvc.store.commands import Address, Commands, Read, raw_bytes, text_map, text_tuple
+from effectsvc.store.epochs import accept_restart
+from effectsvc.store.keys import CellKeys
+from effectsvc.store.reply import EpochMismatch
+from effectsvc.store.sync_store import SyncStore
+
+PASS_LIMIT: Final = 200
+"""Effects that one pass looks at per kind: a second's work at most; the next pass goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What one pass did."""
+
+    unknown: int = 0
+    overtaken: int = 0
+    expired: int = 0
+    unparked: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    at: Address
+    fields: Mapping[str, str]
+
+
+class Sweep:
+    """One relay's sweep over a cell."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.keys = CellKeys(settings.cell)
+        self.commands = Commands(self.keys)
+        self._store = SyncStore(settings.redis_url)
+        self._directory = state_dir(str(settings.state_dir) if settings.state_dir else None)
+        self._by = f"sweep-{os.getpid()}"
+
+    def close(self) -> None:
+        self._store.close()
+
+    def sweep_once(self) -> Swept:
+        """One pass. Raises StoreError when the store is away, EpochChanged when it restarted."""
+        if not self._settled():
+            return Swept()
+        return Swept(
+            unknown=self._ended_leases(),
+            overtaken=self._halted_runs(),
+            expired=self._expired_approvals(),
+            unparked=self._parked(),
+        )
+
+    def _settled(self) -> bool:
+        """One lease must have passed since the epoch changed (each restart changes it): a restart is no silence."""
+        meta = self._store.send(Read(("HGETALL", self.keys.meta), text_map))
+        if meta.get("epoch_no") == "1":
+            return True
+        seconds, _ = self._store.send(Read(("TIME",), text_tuple))
+        return int(seconds) * 1000 - int(meta.get("epoch_at", "0")) >= self.settings.lease_ms
+
+    def _load(self, effect_id: str) -> _Loaded | None:
+        fields = self._store.send(self.commands.effect_fields(effect_id))
+        raw = self._store.send(self.commands.payload(effect_id))
+        if not fields or raw is None:
+            return None
+        payload = Payload.from_bytes(raw)
+        intent = short(payload.intent_key) if payload.intent_key else ""
+        return _Loaded(Address(effect_id, fields["run"], fields.get("lane", ""), intent, payload.above), fields)
+
+    def _due(self, key: str) -> tuple[str, ...]:
+        return self._store.send(self.commands.window(key, offset=0, limit=PASS_LIMIT)).ids
+
+    # ---- attempts whose lease has ended ----------------------------------------------------------------------------
+
+    def _ended_leases(self) -> int:
+        done = 0
+        for effect_id in self._due(self.keys.leases):
+            loaded = self._load(effect_id)
+            if loaded is not None and self._silent(loaded):
+                done += 1
+        return done
+
+    def _silent(self, loaded: _Loaded) -> bool:
+        """Marks one silent attempt unknown; it is over only when its executor is proved dead."""
+        fields, token = loaded.fields, loaded.fields.get("token", "")
+        if not token:
+            return False
+        number = parse_attempt_token(token).n
+        over = executor_is_dead(self._directory, fields.get(f"x{number}", "")) is True
+        next_step, rule = self._after_unknown(fields)
+        entry = outcome_entry(
+            effect=loaded.at.effect_id,
+            tool=fields["tool"],
+            token=token,
+            decision=fields.get("decision", "none"),
+            outcome="unknown",
+            verdict="error",
+            reason="lease_ended",
+            by=self._by,
+            at_ms=time.time_ns() // 1_000_000,
+        )
+        reply = self._store.send(
+            self.commands.mark_unknown(
+                loaded.at,
+                token=token,
+                by="sweep",
+                reason="worker_died" if over else "lease_ended",
+                over=over,
+                next_step=next_step,
+                rule=rule,
+                delay_ms=0,
+                entry=entry,
+            )
+        )
+        return isinstance(reply, r.Unknown | r.Committed)
+
+    def _after_unknown(self, fields: Mapping[str, str]) -> tuple[str, str]:
+        """As the published contract says: a rerun under a named rule, a lookup, or a person."""
+        value = self._store.send(Read(("HGET", self.keys.catalogue, f"contract:{fields['tool']}"), raw_bytes))
+        if value is None:
+            return "review", ""
+        body = self._store.send(Read(("GET", self.keys.published(value.decode().split(" ")[1])), raw_bytes))
+        contract: dict[str, Any] = orjson.loads(body or b"{}")
+        rule = contract.get("retry_class") or (
+            "reversible" if contract.get("reversibility") == "reversible" else "reconcile"
+        )
+        may_rerun = rule in ("read_safe", "idempotent_write", "reversible")
+        if may_rerun and int(fields.get("attempt", "1")) < int(contract.get("max_attempts", 1)):
+            return "rerun", rule
+        return ("lookup", "") if contract.get("lookup") else ("review", "")
+
+    # ---- runs, approvals, parked -----------------------------------------------------------------------------------
+
+    def _note(self, kind: str, **facts: object) -> bytes:
+        return note_entry(kind, by=self._by, at_ms=time.time_ns() // 1_000_000, facts=facts)
+
+    def _halted_runs(self) -> int:
+        done = 0
+        for run in self._store.send(Read(("ZRANGE", self.keys.halted, 0, PASS_LIMIT), text_tuple)):
+            ids = self._store.send(self.commands.open_effects(run))
+            for effect_id in ids:
+                loaded = self._load(effect_id)
+                if loaded is None:
+                    continue
+                entry = self._note("cancel", effect=effect_id, reason="run_halted")
+                reply = self._store.send(self.commands.overtake(loaded.at, why="run_halted", entry=entry))
+                done += isinstance(reply, r.Cancelled)
+            self._store.send(self.commands.swept(run))
+        return done
+
+    def _expired_approvals(self) -> int:
+        done = 0
+        for effect_id in self._due(self.keys.held):
+            loaded = self._load(effect_id)
+            if loaded is None:
+                continue
+            entry = self._note("approval", effect=effect_id, reason="approval_expired")
+            reply = self._store.send(self.commands.expire(loaded.at, entry=entry))
+            done += isinstance(reply, r.Ended)
+        return done
+
+    def _parked(self) -> int:
+        """Puts back what was parked for a reason that has gone."""
+        done = 0
+        switches = self._store.send(Read(("HGETALL", self.keys.switches), text_map))
+        catalogue = self._store.send(Read(("HGETALL", self.keys.catalogue), text_map))
+        for lane in self._store.send(Read(("SMEMBERS", self.keys.lanes), text_tuple)):
+            for effect_id in self._store.send(Read(("ZRANGE", self.keys.parked(lane), 0, PASS_LIMIT), text_tuple)):
+                loaded = self._load(effect_id)
+                if loaded is None:
+                    continue
+                reason = loaded.fields.get("lane_reason", "")
+                if self._still(reason, loaded.fields, switches, catalogue):
+                    continue
+                reply = self._store.send(self.commands.unpark(loaded.at, reason=reason))
+                done += isinstance(reply, r.Unparked)
+        return done
+
+    @staticmethod
+    def _still(
+        reason: str, fields: Mapping[str, str], switches: Mapping[str, str], catalogue: Mapping[str, str]
+    ) -> bool:
+        """Whether what an effect was parked for still holds."""
+        if reason == "unserved":
+            published = catalogue.get(f"contract:{fields['tool']}", "0 ").split(" ")[0]
+            return int(published) < int(fields.get("version", "0"))
+        names = ("fleet", "cell", f"tenant:{fields['tenant']}", f"tool:{fields['tool']}", f"agent:{fields['agent']}")
+        return any(switches.get(name) for name in names)
+
+    # ---- epochs ----------------------------------------------------------------------------------------------------
+
+    def accept_restart(self, mismatch: EpochMismatch) -> None:
+        """Accepts a plain restart by its rule, with the marks of this host; else waits for somebody who may."""
+        asyncio.run(self._accept(mismatch))
+
+    async def _accept(self, mismatch: EpochMismatch) -> None:
+        marks = host_marks(self.settings)
+        async with AsyncStore(self.settings.redis_url) as store:
+            accepted = await accept_restart(
+                store, self.commands, mismatch, marks=marks, settings=self.settings, by=self._by
+            )
+        if not accepted:
+            await asyncio.sleep(0.2)

@@ -1,0 +1,112 @@
+"""From how a tool's body ended to what it proves. Whatever is not listed proves nothing: the outcome is unknown.
+
+| The body | Verdict |
+|---|---|
+| returned a value | happened |
+| returned `Partial` | unknown, due to resume |
+| returned something deferred (generator, coroutine, future) | unknown |
+| raised `NotAttempted`, or an error the contract lists as not_attempted, before any part | not happened |
+| raised `Rejected`, or an error the contract lists as rejected, before any part | not happened |
+| raised `OutcomeUnknown` | unknown |
+| raised anything else, cancellation and SystemExit included | unknown |
+| overran its timeout, or its process died | unknown |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import inspect
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from effectsvc.core.outcome import NotAttempted, OutcomeUnknown, Partial, Rejected
+from effectsvc.isolation import Ended
+from effectsvc.tools.contract import ToolContract
+from effectsvc.tools.error_rule import dotted_name, is_a
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """It happened; `value` is what the tool returned."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class NotHappened:
+    """Proved by this attempt that it did not happen. `proof` is `not_attempted`, `rejected` or `released`."""
+
+    proof: str
+    code: str
+    error_type: str
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unclear:
+    """Nothing is proved. `over` says whether the attempt itself has ended."""
+
+    reason: str
+    error_type: str
+    over: bool
+    provider_ref: str = ""
+    parts: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+
+
+Verdict: TypeAlias = Happened | NotHappened | Unclear
+
+
+def is_deferred(value: object) -> bool:
+    """Whether the value takes effect only as it is consumed, after the call returned."""
+    return (
+        inspect.isawaitable(value)
+        or isinstance(value, Iterator | AsyncIterator | concurrent.futures.Future | asyncio.Future)
+        or inspect.isgenerator(value)
+        or inspect.isasyncgen(value)
+    )
+
+
+def verdict_of(contract: ToolContract, ended: Ended, *, parts_begun: bool) -> Verdict:
+    """What the end of the body proves about the effect."""
+    match ended.kind:
+        case "returned":
+            return _returned(ended.value)
+        case "raised":
+            assert ended.error is not None
+            return _raised(contract, ended.error, parts_begun=parts_begun)
+        case "overran":
+            return Unclear("timeout", "none", over=ended.over)
+        case "died":
+            return Unclear("process_died", "none", over=True)
+
+
+def _returned(value: object) -> Verdict:
+    if isinstance(value, Partial):
+        parts = (value.completed_parts, value.pending_parts)
+        return Unclear("partial", "none", over=True, provider_ref=value.provider_ref or "", parts=parts)
+    if is_deferred(value):
+        if inspect.iscoroutine(value):
+            value.close()  # never awaited, and not to be
+        return Unclear("deferred_result", dotted_name(type(value)), over=True)
+    return Happened(value)
+
+
+def _raised(contract: ToolContract, error: BaseException, *, parts_begun: bool) -> Verdict:
+    error_type = dotted_name(type(error))
+    if isinstance(error, OutcomeUnknown):
+        return Unclear(error.code, error_type, over=True, provider_ref=error.provider_ref or "")
+    if parts_begun:
+        return Unclear("raised", error_type, over=True)
+    if isinstance(error, NotAttempted | Rejected):
+        proof = "not_attempted" if isinstance(error, NotAttempted) else "rejected"
+        return NotHappened(proof, error.code, error_type, error.retry_after_s)
+    rule = contract.rule_for(error)
+    if rule is not None and rule.verdict != "unknown":
+        return NotHappened(rule.verdict, rule.code or rule.verdict, error_type, rule.retry_after_s)
+    releases = rule is None and contract.on_unlisted_error == "release" and isinstance(error, Exception)
+    if releases and not is_a(error, frozenset(contract.ambiguous_errors)):
+        return NotHappened("released", "unlisted_error", error_type)
+    reason = (rule.code if rule else None) or "raised"
+    return Unclear(reason, error_type, over=True)

@@ -1,0 +1,135 @@
+"""The process-long part of a worker: one event loop on a thread of its own, with many effects in flight.
+
+RQ's main thread opens and closes the tap; the loop goes on with running calls in between. The thread is no daemon and
+drains by itself once the main thread has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from effectsvc.session import Session
+from effectsvc.settings import Settings
+from effectsvc.wiring import build_worker
+
+logger = logging.getLogger("effectsvc.worker")
+T = TypeVar("T")
+
+OVERRUN_EXIT: Final = 70
+"""Exit code of a process that ended itself because a tool call outlived its timeout (EX_SOFTWARE)."""
+
+BEAT_S: Final = 1.0
+"""The lease keeper takes a loop that has not beaten for ten of these to be stalled."""
+
+_engine: Engine | None = None
+
+
+class Engine:
+    """The loop thread, the executor and the session of this process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="effectsvc loop")
+        self._main = threading.main_thread()
+        self._session: Session | None = None
+        self._watching: Future[None] | None = None
+
+    def start(self) -> None:
+        """Starts the loop and everything on it. Raises what the executor's start raises."""
+        global _engine  # noqa: PLW0603  # RQ calls a job by its dotted name: it finds its process's engine here
+        self._thread.start()
+        try:
+            self._session = self.wait(build_worker(self.settings))
+        except BaseException:
+            self._end_loop()
+            raise
+        _engine = self
+        self._watching = asyncio.run_coroutine_threadsafe(self._watch_main(), self.loop)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        left = asyncio.all_tasks(self.loop)
+        for task in left:
+            task.cancel()
+        self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        self.loop.close()
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+    async def _watch_main(self) -> None:
+        """Beats for the lease keeper; drains by itself when the main thread has ended without a word."""
+        while self._main.is_alive():
+            self.session.x.keeper.beat()
+            await asyncio.sleep(BEAT_S)
+        await self._stop()
+        self.loop.stop()
+
+    @property
+    def session(self) -> Session:
+        assert self._session is not None, "the engine has started"
+        return self._session
+
+    def serve(self, *, job: str, until_empty: bool = False) -> int:
+        """Keeps the tap open; called from RQ's main thread."""
+        took = self.wait(
+            self.session.serve(
+                job=job, lasts_s=self.settings.session_s, idle_s=self.settings.idle_s, until_empty=until_empty
+            )
+        )
+        if self.session.x.overruns and not self.session.in_flight:
+            self.end_over_overruns()
+        return took
+
+    def drain(self) -> None:
+        """No new begins; safe in a signal handler."""
+        self.loop.call_soon_threadsafe(self.session.drain)
+
+    def end_over_overruns(self) -> None:
+        """Ends the process: that alone makes the attempts of bodies over that outlived their timeouts."""
+        logger.error("tool calls outlived their timeouts; this process ends so that their attempts are over")
+        sys.stderr.flush()
+        os._exit(OVERRUN_EXIT)
+
+    async def _stop(self) -> None:
+        """Drains and closes everything that lives on the loop."""
+        await self.session.drained()
+        await self.session.stop()
+        if self.session.x.overruns:
+            self.end_over_overruns()
+        await self.session.x.stop()
+
+    def stop(self) -> None:
+        """Drains: running calls finish up to their deadlines, then everything is closed."""
+        self.wait(self._stop())
+        self._end_loop()
+
+    def _end_loop(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+
+
+def current_engine() -> Engine:
+    """This process's engine. Raises RuntimeError outside a worker process."""
+    if _engine is None:
+        raise RuntimeError("This RQ job runs only in a process that `effectsvc worker` has started.")
+    return _engine
+
+
+def import_path_of_project() -> None:
+    """Puts the current directory on the import path, so that `EFFECTSVC_TOOLS` may name the user's own modules."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)

@@ -1,0 +1,107 @@
+"""The relay: asks RQ for sessions where effects are ready, and sweeps. Any number may run; all its work is idempotent.
+
+`relay_once` is one pass over the lanes. Wake-ups are level-triggered: the bell is only for latency.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from types import FrameType
+
+from effectsvc_workers.jobs import SESSION_JOB
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from rq import Queue, Worker
+from rq.serializers import JSONSerializer
+
+from effectsvc.errors import StoreError
+from effectsvc.outbox import Outbox
+from effectsvc.settings import Settings
+from effectsvc.store.reply import EpochMismatch
+from effectsvc.sweep import Sweep
+
+logger = logging.getLogger("effectsvc.relay")
+
+TICK_S = 0.2
+"""A pass at least so often; a bell brings it forward."""
+SWEEP_S = 1.0
+FAILED_JOB_S = 86_400
+"""A failed session job is kept for a day, for people to look at; nothing depends on it."""
+
+
+class Relay:
+    """One relay process's connections and loops."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.outbox = Outbox(settings)
+        self.sweep = Sweep(settings)
+        self._connection = Redis.from_url(settings.redis_url)
+        self._queues: dict[str, Queue] = {}
+        self._stop = threading.Event()
+
+    def _queue(self, lane: str) -> Queue:
+        if lane not in self._queues:
+            name = self.outbox.keys.rq_prefix + lane
+            self._queues[lane] = Queue(name, connection=self._connection, serializer=JSONSerializer)
+        return self._queues[lane]
+
+    def relay_once(self) -> int:
+        """One pass over the lanes. Returns how many sessions were asked for."""
+        asked = 0
+        for lane in self.outbox.lanes():
+            queue = self._queue(lane)
+            wanted = Worker.count(queue=queue) or 1
+            if queue.count >= wanted:
+                continue
+            job = self.outbox.ask(lane, wanted=wanted)
+            if job is None:
+                continue
+            queue.enqueue_call(
+                SESSION_JOB,
+                args=(lane, job),
+                timeout=-1,
+                result_ttl=60,
+                failure_ttl=FAILED_JOB_S,
+                job_id=job,
+                description=f"session on lane {lane}",
+            )
+            asked += 1
+        return asked
+
+    def run(self) -> int:
+        """Until SIGTERM or SIGINT. Returns 0."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._told_to_stop)
+        swept_at = 0.0
+        with self.outbox.bell() as bell:
+            while not self._stop.is_set():
+                try:
+                    self.relay_once()
+                    if time.monotonic() - swept_at > SWEEP_S:
+                        swept_at = time.monotonic()
+                        self.sweep.sweep_once()
+                except EpochMismatch as error:
+                    self.sweep.accept_restart(error)
+                except (StoreError, RedisError) as error:
+                    logger.warning("the store is away: %s", getattr(error, "code", type(error).__name__))
+                    self._stop.wait(0.5)
+                try:
+                    bell.wait(TICK_S)
+                except (RedisConnectionError, RedisTimeoutError):
+                    self._stop.wait(TICK_S)
+        self.close()
+        return 0
+
+    def _told_to_stop(self, _: int, __: FrameType | None) -> None:
+        self._stop.set()
+
+    def close(self) -> None:
+        self.outbox.close()
+        self.sweep.close()
+        self._connection.close()
