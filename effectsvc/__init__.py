@@ -3,9 +3,69 @@
 The public API. Everything else is private to the package.
 """
 
-from importlib import metadata as _metadata
+from effectsvc.client import AsyncEffectClient, EffectClient, EffectHandle, Run, current_run
+from effectsvc.core.effect import Caller
+from effectsvc.core.outcome import (
+    Absent,
+    EffectRecord,
+    Found,
+    NotAttempted,
+    NotFound,
+    OutcomeUnknown,
+    Partial,
+    PartlyFound,
+    Rejected,
+    SourceRef,
+    ToolError,
+    ToolResult,
+    Undetermined,
+)
+from effectsvc.errors import (
+    ContractError,
+    EffectsvcError,
+    ProposalUnanswered,
+    RunConflict,
+    SettingsError,
+    StoreError,
+    StoreUnavailable,
+)
+from effectsvc.settings import Settings
+from effectsvc.tools.context import EffectContext, SyncEffectContext
+from effectsvc.tools.contract import ErrorRule
+from effectsvc.tools.registry import ToolRegistry
+from effectsvc.version import __version__
 
-try:
-    __version__ = _metadata.version("effectsvc")
-except _metadata.PackageNotFoundError:  # a source tree that is not installed
-    __version__ = "0"
+__all__ = [
+    "Absent",
+    "AsyncEffectClient",
+    "Caller",
+    "ContractError",
+    "EffectClient",
+    "EffectContext",
+    "EffectHandle",
+    "EffectRecord",
+    "EffectsvcError",
+    "ErrorRule",
+    "Found",
+    "NotAttempted",
+    "NotFound",
+    "OutcomeUnknown",
+    "Partial",
+    "PartlyFound",
+    "ProposalUnanswered",
+    "Rejected",
+    "Run",
+    "RunConflict",
+    "Settings",
+    "SettingsError",
+    "SourceRef",
+    "StoreError",
+    "StoreUnavailable",
+    "SyncEffectContext",
+    "ToolError",
+    "ToolRegistry",
+    "ToolResult",
+    "Undetermined",
+    "__version__",
+    "current_run",
+]

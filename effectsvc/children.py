@@ -16,6 +16,7 @@ import subprocess
 import sys
 import weakref
 from collections import deque
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -33,9 +34,9 @@ LAST_WORDS_S: Final = 0.2
 """A child's last frame is in its socket before it ends; so long it may take us to read it, then nothing comes."""
 LEAVE_S: Final = 2.0
 """An idle child leaves at once; one that does not is killed."""
-DEATH_S: Final = 1.0
-"""The kernel kills the children of a fork server that has died; so long we look whether it has."""
+DEATH_LOOKS: Final = 50
 LOOK_S: Final = 0.02
+"""The kernel kills the children of a fork server that has died; for a second we look whether it has."""
 
 _SERVE: Final = "import sys; sys.path[:] = sys.argv[2:]; from effectsvc.child import serve; serve(int(sys.argv[1]))"
 _NAME_CHARS: Final = string.ascii_lowercase + string.digits
@@ -72,78 +73,98 @@ class Child:
         """The exit status, negative for a signal; None when the server was lost, which would have told it."""
         self._server = server
         self._directory = directory
-        self._killed = False
-        self._reader: asyncio.StreamReader
-        self._writer: asyncio.StreamWriter
+        self._channel: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._is_ready = False  # for the next call
 
     @property
-    def usable(self) -> bool:
-        return not self._killed and not self.exited.done()
+    def is_usable(self) -> bool:
+        """Whether it can be given a call now."""
+        return self._is_ready and not self.exited.done()
 
     async def start(self, tools: str) -> None:
-        """Returns when it has imported the registry. Raises NotAttempted when it cannot."""
+        """Returns when it has imported the registry. Raises NotAttempted when it cannot, OSError with no process."""
         ours, theirs = socket.socketpair()
         _ours.add(ours)
-        orders = {"do": "fork", "child": self.executor, "directory": str(self._directory), "tools": tools}
         with theirs:
+            reader, _ = self._channel = await asyncio.open_connection(sock=ours)
+            orders = {"do": "fork", "child": self.executor, "directory": str(self._directory), "tools": tools}
             self._server.send(orders, handle=theirs.fileno())
-        self._reader, self._writer = await asyncio.open_connection(sock=ours)
-        frame = await wire.receive_async(self._reader)
+        frame = await wire.receive_async(reader)
         if frame is None or frame.header["kind"] != "ready":
             self.kill()
             why = frame.header["why"] if frame is not None else "it ended at once"
             _log.error("a child process cannot serve the registry %s: %s; see its traceback on stderr", tools, why)
             raise NotAttempted("A child process could not be started.", code="child_not_ready")
+        self._is_ready = True
 
     def kill(self) -> None:
         """SIGKILL for it and for what it has started in its process group. `exited` tells when it is done."""
-        self._killed = True
+        self._is_ready = False
         if not self.exited.done():
             with contextlib.suppress(OSError):  # a server that is lost takes its children with it
                 self._server.send({"do": "kill", "child": self.executor})
 
     def leave(self) -> None:
         """Asks an idle child to end and to remove its lock file: every attempt of it must be told."""
-        self._killed = True
-        self._writer.write(wire.pack({"kind": "leave"}))
+        self._is_ready = False
+        if self._channel is not None:
+            self._channel[1].write(wire.pack({"kind": "leave"}))
 
     def ended(self, exit_status: int | None) -> None:
         """Told by the server."""
         self.exited.set_result(exit_status)
-        asyncio.get_running_loop().call_later(LAST_WORDS_S, self._reader.feed_eof)
 
     async def hang_up(self) -> None:
-        """Closes the channel, from which nothing more is wanted."""
-        self._reader.feed_eof()
-        if self._writer is not None:
-            self._writer.close()
-            with contextlib.suppress(ConnectionError):
-                await self._writer.wait_closed()
+        """Closes the channel, of which nothing more is read."""
+        if self._channel is not None:
+            reader, writer = self._channel
+            reader.feed_eof()  # for a reader that waits because something else holds the other end open
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
     async def call(self, ctx: EffectContext, sent: bytes) -> CallEnd:
         """Runs the tool of `ctx` with the canonical arguments `sent`, and serves its context until it has ended."""
+        self._is_ready = False
         try:
             end = await self._converse(ctx, sent)
-        except Exception:
-            _log.exception("serving the child process of effect %s failed; it is killed", ctx.effect_id)
+        except Exception as fault:  # noqa: BLE001  # a fault here is as if the child had died, and makes it so
+            _log.error("effect %s: serving its child process failed: %s", ctx.effect_id, type(fault).__name__)
             end = None
-        finally:
-            self._busy = False
-    
         if end is not None:
+            self._is_ready = True
             return end
         self.kill()
         exit_status = await asyncio.shield(self.exited)
         over = exit_status is not None or await self._is_dead()
         return CallEnd("died", over=over, exit_status=exit_status)
 
+    async def _converse(self, ctx: EffectContext, sent: bytes) -> CallEnd | None:
+        assert self._channel is not None
+        reader, writer = self._channel
+        call = {"kind": "call", "tool": ctx.tool, "contract": ctx.contract.digest, "context": _record(ctx)}
+        writer.write(wire.pack(call, sent))
+        while (frame := await wire.receive_async(reader)) is not None:
+            match frame.header["kind"]:
+                case "report":
+                    ctx.report(frame.header["text"])
+                case "ask":
+                    writer.write(await _answered(ctx, frame.header))
+                case "returned":
+                    ctx.sends += frame.header["sends"]
+                    return CallEnd("returned", value=wire.unpack_answer(frame))
+                case "raised":
+                    ctx.sends += frame.header["sends"]
+                    return CallEnd("raised", error=wire.unpack_error(frame))
+        return None
+
     async def _is_dead(self) -> bool:
         """What its lock file proves, when nobody has seen its exit status."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + DEATH_S
-        while not (dead := executor_is_dead(self._directory, self.executor)) and loop.time() < until:
+        for _ in range(DEATH_LOOKS):
+            if executor_is_dead(self._directory, self.executor):
+                return True
             await asyncio.sleep(LOOK_S)
-        return dead is True
+        return False
 
 
 def _record(ctx: EffectContext) -> dict[str, Any]:
@@ -194,9 +215,12 @@ class Children:
         self._directory = directory
         self._server: _ForkServer | None = None
         self._all: set[Child] = set()
+        self._seen: weakref.WeakSet[Child] = weakref.WeakSet()
         self._idle: list[Child] = []
         self._waiting: deque[asyncio.Future[Child]] = deque()
-        self._starting: set[asyncio.Task[None]] = set()
+        self._starting = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     def start(self) -> None:
         """Starts the fork server, so that its imports are done when the first child is wanted."""
@@ -207,8 +231,10 @@ class Children:
         """A child to run one call in; give it back. Raises NotAttempted when none can be started."""
         while self._idle:
             child = self._idle.pop()
-            if child.usable:
+            if child.is_usable:
                 return child
+        if self._is_closed:
+            raise _closing()
         waiter: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         self._grow()
@@ -223,8 +249,9 @@ class Children:
                 self._waiting.remove(waiter)
 
     def give_back(self, child: Child) -> None:
-        """It has answered, or was never called. One that was killed is replaced when it has ended."""
-        if not child.usable:
+        """It has answered, or was never called. Any other is killed, and replaced once it has ended."""
+        if not child.is_usable:
+            child.kill()
             return
         waiter = self._next_waiter()
         if waiter is None:
@@ -233,11 +260,14 @@ class Children:
             waiter.set_result(child)
 
     async def close(self) -> None:
-        """Ends all: idle children by themselves, the others by SIGKILL."""
-        for task in self._starting:
+        """Ends all: idle children by themselves, the others by SIGKILL. Nothing is started any more."""
+        self._is_closed = True
+        while (waiter := self._next_waiter()) is not None:
+            waiter.set_exception(_closing())
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._starting, return_exceptions=True)
-        idle, self._idle = [child for child in self._idle if child.usable], []
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        idle, self._idle = [child for child in self._idle if child.is_usable], []
         for child in idle:
             child.leave()
         if idle:
@@ -245,6 +275,7 @@ class Children:
         server, self._server = self._server, None
         if server is not None:
             await server.close()
+        await asyncio.gather(*[child.hang_up() for child in self._seen])
 
     def _next_waiter(self) -> asyncio.Future[Child] | None:
         while self._waiting:
@@ -255,40 +286,59 @@ class Children:
 
     def _grow(self) -> None:
         """Starts a child for each that waits, as far as there is room."""
-        missing = len(self._waiting) - len(self._starting)
+        missing = len(self._waiting) - self._starting
         for _ in range(min(missing, self._limit - len(self._all))):
             self.start()
             assert self._server is not None
             child = Child(self._server, self._directory)
             self._all.add(child)
+            self._seen.add(child)
             child.exited.add_done_callback(lambda _, child=child: self._gone(child))  # type: ignore[misc]
-            task = asyncio.create_task(self._start(self._server, child))
-            self._starting.add(task)
-            task.add_done_callback(self._starting.discard)
+            self._starting += 1
+            self._aside(self._start(self._server, child))
 
     async def _start(self, server: _ForkServer, child: Child) -> None:
+        server.listen()
+        server.children[child.executor] = child
         try:
-            await server.listen()
-            server.children[child.executor] = child
             await child.start(self._tools)
         except NotAttempted as fault:
-            waiter = self._next_waiter()
-            if waiter is not None:
-                waiter.set_exception(fault)
-        except OSError as fault:  # the server has died, or there are no descriptors left
+            self._refuse_one(fault)
+        except OSError as fault:  # no descriptors left, or the server has died, which it hears by itself
             _log.error("a child process cannot be started: %s", fault.strerror or type(fault).__name__)
-            waiter = self._next_waiter()
-            if waiter is not None:
-                waiter.set_exception(NotAttempted("A child process could not be started.", code="child_not_ready"))
-            server.give_up()
+            if server.children.pop(child.executor, None) is not None:
+                child.ended(None)
+            self._refuse_one(NotAttempted("A child process could not be started.", code="child_not_ready"))
         else:
             self.give_back(child)
+        finally:
+            self._starting -= 1
+
+    def _refuse_one(self, fault: NotAttempted) -> None:
+        waiter = self._next_waiter()
+        if waiter is not None:
+            waiter.set_exception(fault)
 
     def _gone(self, child: Child) -> None:
         self._all.discard(child)
         if child in self._idle:
             self._idle.remove(child)
-        self._grow()
+        if not self._is_closed:
+            self._aside(self._let_go(child))
+            self._grow()
+
+    async def _let_go(self, child: Child) -> None:
+        await asyncio.sleep(LAST_WORDS_S)
+        await child.hang_up()
+
+    def _aside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _closing() -> NotAttempted:
+    return NotAttempted("The worker ends.", code="worker_ends")
 
 
 class _ForkServer:
@@ -314,42 +364,30 @@ class _ForkServer:
         handles = [] if handle is None else [handle]
         socket.send_fds(self._control, [b"!", wire.pack(order)], handles)
 
-    async def listen(self) -> None:
+    def listen(self) -> None:
         """Begins to hear how children end; once."""
         if self._listening is None:
             self._listening = asyncio.create_task(self._listen())
 
     async def _listen(self) -> None:
         reader, writer = await asyncio.open_connection(sock=self._control)
-        try:
-            while (frame := await wire.receive_async(reader)) is not None:
-                child = self.children.pop(frame.header["ended"], None)
-                if child is not None:
-                    child.ended(frame.header["exit_status"])
-        finally:
-            writer.close()
-            self._process.poll()
-            self._lose()
-
-    def _lose(self) -> None:
+        while (frame := await wire.receive_async(reader)) is not None:
+            child = self.children.pop(frame.header["ended"], None)
+            if child is not None:
+                child.ended(frame.header["exit_status"])
         self.lost = True
         children, self.children = self.children, {}
         for child in children.values():
             child.ended(None)
-
-    def give_up(self) -> None:
-        """It does not obey: without the control socket it ends, and its children with it."""
+        writer.close()
         with contextlib.suppress(OSError):
-            self._control.shutdown(socket.SHUT_RDWR)
-        if self._listening is None:
-            self._control.close()
-            self._lose()
+            await writer.wait_closed()
+        await asyncio.to_thread(self._process.wait)
 
     async def close(self) -> None:
         """Ends the server, which kills the children that are left and says so."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_WR)
-        if self._listening is not None:
-            await self._listening
-        self._control.close()
-        await asyncio.to_thread(self._process.wait)
+        self.listen()
+        assert self._listening is not None
+        await self._listening

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import orjson
 
-from effectsvc import __version__
 from effectsvc.core.canonical import short
 from effectsvc.core.decision import NO_POLICY, note_entry, outcome_entry
 from effectsvc.core.identity import parse_attempt_token
@@ -37,6 +36,7 @@ from effectsvc.tools.contract import ContractFacts
 from effectsvc.tools.registry import ToolRegistry
 from effectsvc.tools.results import StoredResult
 from effectsvc.tools.verdicts import Happened, verdict_of
+from effectsvc.version import __version__
 
 
 def host_marks(settings: Settings) -> list[Mark]:

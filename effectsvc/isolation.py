@@ -278,6 +278,7 @@ class _ChildBody(_Body):
 
     async def run(self, pool: Children | None, reserved: Child | None, args: Any, ctx: Any) -> None:
         """Runs it in a child, to its end."""
+        sent = ctx.arguments or _canonical(args)
         try:
             if pool is None:
                 raise _no_children()
@@ -288,7 +289,7 @@ class _ChildBody(_Body):
             busy = NotAttempted("No child process was free in time.", code="no_child")
             return self.ended(Ended("raised", error=busy))
         try:
-            end = await child.call(ctx, ctx.arguments or _canonical(args))
+            end = await child.call(ctx, sent)
         finally:
             pool.give_back(child)
         return self.ended(Ended(end.kind, end.value, end.error, end.over, end.exit_status))

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from effectsvc import __version__
 from effectsvc.errors import EffectsvcError, StoreUnavailable
+from effectsvc.version import __version__
 
 app = typer.Typer(
     name="effectsvc",

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from effectsvc import __version__
 from effectsvc.client.refusals import refused_result
 from effectsvc.core.canonical import digest, short
 from effectsvc.core.decision import (
@@ -37,6 +36,7 @@ from effectsvc.tools.contract import PublishedContract
 from effectsvc.tools.results import StoredResult, store_result
 from effectsvc.tools.tool import Tool
 from effectsvc.tools.verdicts import Happened, NotHappened, Unclear, Verdict, verdict_of
+from effectsvc.version import __version__
 
 if TYPE_CHECKING:
     from effectsvc.client.run import Run

@@ -13,10 +13,10 @@ from contextvars import ContextVar, Token
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from effectsvc import __version__
 from effectsvc.client.handle import EffectHandle
 from effectsvc.client.reads import read_inline
 from effectsvc.client.refusals import refused_result
+from effectsvc.client.transaction import Pipeline, ProposalInTransaction
 from effectsvc.core.canonical import short
 from effectsvc.core.decision import NO_POLICY, NOT_EVALUATED, UNREADABLE, Facts, note_entry, proposal_entry
 from effectsvc.core.effect import Caller, Payload
@@ -42,6 +42,7 @@ from effectsvc.tools.arguments import ArgumentsRefused, RawArguments, SentArgume
 from effectsvc.tools.contract import PublishedContract
 from effectsvc.tools.intent import Meaning, acting_subject, meaning_of
 from effectsvc.tools.tool import Tool
+from effectsvc.version import __version__
 
 if TYPE_CHECKING:
     from effectsvc.client.async_client import AsyncEffectClient
@@ -115,7 +116,44 @@ class Run:
         if isinstance(prepared, EffectHandle):
             return prepared
         proposal, contract = prepared
-        return await self._send(proposal, contract)
+        return await self.send(proposal, contract)
+
+    async def propose_in(
+        self,
+        pipe: Pipeline,
+        tool: ToolName,
+        arguments: RawArguments,
+        *,
+        tool_call_id: str | None = None,
+        justification: str = "",
+        delay_s: float = 0.0,
+        effect_id: str | None = None,
+    ) -> ProposalInTransaction:
+        """Adds the proposal to the application's own MULTI (a redis-py pipeline with `transaction=True`).
+
+        The claims are read now and what they name is declared; `settle` sends again by itself if they changed.
+        """
+        prepared = await self._prepare(tool, arguments, tool_call_id, justification, delay_s, effect_id)
+        if isinstance(prepared, EffectHandle):
+            return ProposalInTransaction(prepared.effect_id, self, _refused=prepared)
+        proposal, contract = prepared
+        proposal = replace(proposal, looks=await self._claimed_by(proposal))
+        command = self.client.commands.propose(proposal)
+        place = len(pipe)
+        # EVAL, not EVALSHA: inside EXEC an unknown script would fail alone, after the application's writes.
+        pipe.eval(command.script.text, len(command.keys), *command.keys, *command.argv)
+        return ProposalInTransaction(
+            proposal.at.effect_id, self, _proposal=proposal, _contract=contract, _command=command, _place=place
+        )
+
+    async def _claimed_by(self, proposal: Proposal) -> tuple[str, ...]:
+        """The effects that this proposal's claims name now, other than itself."""
+        keys = [self.client.keys.intent(proposal.at.intent), *map(self.client.keys.intent, proposal.superseded)]
+        if proposal.call:
+            keys.append(self.client.keys.call(proposal.call))
+        holders = await self.client.store.send_many([Read(("GET", key), raw_bytes) for key in keys])
+        named = {holder.decode() for holder in holders if holder is not None}
+        return tuple(sorted(named - {proposal.at.effect_id}))
 
     async def call(
         self,
@@ -179,7 +217,7 @@ class Run:
                 delay_s,
                 (sent.code, "1:ghost_arguments"),
             )
-            await self._send(proposal, contract)
+            await self.send(proposal, contract)
             return self._refused_handle(effect_id, sent.code, "1:ghost_arguments", sent.message)
         subject = acting_subject(contract, self.caller, self.tenant_id)
         try:
@@ -197,7 +235,7 @@ class Run:
                 contract, effect_id, tool_call_id or "", None, None, justification, delay_s,
                 ("invalid_arguments", "1:ghost_arguments"),
             )  # fmt: skip
-            await self._send(proposal, contract)
+            await self.send(proposal, contract)
             return self._refused_handle(effect_id, "invalid_arguments", "1:ghost_arguments", error.message)
         return self._proposal(
             contract, effect_id, tool_call_id or "", sent, meaning, justification, delay_s, None
@@ -270,8 +308,8 @@ class Run:
             superseded=tuple(short(key)[:22] for key in meaning.superseded) if meaning else (),
         )
 
-    async def _send(self, proposal: Proposal, contract: PublishedContract) -> EffectHandle:
-        """Sends until the claims that it meets are declared."""
+    async def send(self, proposal: Proposal, contract: PublishedContract) -> EffectHandle:
+        """Sends a prepared proposal until the claims that it meets are declared. Raises as `propose` does."""
         effect_id = proposal.at.effect_id
         try:
             for _ in range(LOOK_TRIES + 2):  # the call's claim and the intent's may each name one effect
@@ -401,7 +439,9 @@ def read_tool_call(call: Any) -> tuple[str, RawArguments, str | None, str]:
     name = get(named, "name")
     if not isinstance(name, str):
         raise ContractError("A tool call without a name.", next_step="Pass the model API's own tool call objects.")
-    arguments: RawArguments = next((v for key in ("arguments", "input", "args") if (v := get(named, key)) is not None), {})
+    arguments: RawArguments = next(
+        (v for key in ("arguments", "input", "args") if (v := get(named, key)) is not None), {}
+    )
     call_id = get(call, "id") or get(call, "tool_call_id") or get(call, "call_id")
     why = ""
     if isinstance(arguments, Mapping) and "justification" in arguments:

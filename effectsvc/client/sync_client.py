@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from effectsvc.client.async_client import AsyncEffectClient
 from effectsvc.client.handle import EffectHandle, Event
 from effectsvc.client.run import Run, ToolName
+from effectsvc.client.transaction import Pipeline, ProposalInTransaction
 from effectsvc.core.effect import Caller
 from effectsvc.core.outcome import EffectRecord, ToolResult
 from effectsvc.settings import Settings, load_settings
@@ -148,6 +149,29 @@ class SyncRun:
         )
         return SyncEffectHandle(self._thread, self._thread.wait(proposed))
 
+    def propose_in(
+        self,
+        pipe: Pipeline,
+        tool: ToolName,
+        arguments: RawArguments,
+        *,
+        tool_call_id: str | None = None,
+        justification: str = "",
+        delay_s: float = 0.0,
+        effect_id: str | None = None,
+    ) -> SyncProposalInTransaction:
+        """As `Run.propose_in`, for a redis-py pipeline."""
+        added = self._run.propose_in(
+            pipe,
+            tool,
+            arguments,
+            tool_call_id=tool_call_id,
+            justification=justification,
+            delay_s=delay_s,
+            effect_id=effect_id,
+        )
+        return SyncProposalInTransaction(self._thread, self._thread.wait(added))
+
     def call(
         self,
         tool: ToolName,
@@ -222,3 +246,14 @@ class SyncEffectHandle:
 
         while (event := self._thread.wait(following())) is not None:
             yield event
+
+
+class SyncProposalInTransaction:
+    """`ProposalInTransaction` without await; see there."""
+
+    def __init__(self, thread: _LoopThread, proposal: ProposalInTransaction) -> None:
+        self._thread, self._proposal = thread, proposal
+        self.effect_id = proposal.effect_id
+
+    def settle(self, replies: Sequence[Any]) -> SyncEffectHandle:
+        return SyncEffectHandle(self._thread, self._thread.wait(self._proposal.settle(replies)))
