@@ -58,7 +58,8 @@ class _Server:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._children: dict[int, str] = {}  # process id -> the child's name; each is ours until it is reaped
-        self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._woken, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
 
     def serve(self) -> None:
         _let_worker_decide_when_to_end()
@@ -76,8 +77,7 @@ class _Server:
                     break
         for pid in self._children:
             _kill_group(pid)
-        while self._children:
-            self._reap(wait=True)
+        self._reap(wait=True)
 
     def _obey(self) -> bool:
         """Does what the worker asks next. False when it has closed the socket."""
@@ -124,17 +124,24 @@ class _Server:
         os.close(self._waker)
 
     def _reap(self, *, wait: bool = False) -> None:
-        """Tells the worker of every child that has ended, after ending what that child had started in its group."""
-        options = os.WEXITED | os.WNOWAIT | (0 if wait else os.WNOHANG)
-        while self._children:
-            ended = os.waitid(os.P_ALL, 0, options)
-            if ended is None:
-                return
-            _kill_group(ended.si_pid)  # not reaped yet, so the number is still its own
-            _, status = os.waitpid(ended.si_pid, 0)
-            name = self._children.pop(ended.si_pid)
-            with contextlib.suppress(OSError):  # the worker may be gone
-                self._control.sendall(wire.pack({"ended": name, "exit_status": os.waitstatus_to_exitcode(status)}))
+        """Tells the worker of every child that has ended."""
+        for pid, name in list(self._children.items()):
+            exit_status = _exit_status(pid, wait=wait)
+            if exit_status is not None:
+                del self._children[pid]
+                with contextlib.suppress(OSError):  # the worker may be gone
+                    self._control.sendall(wire.pack({"ended": name, "exit_status": exit_status}))
+
+
+def _exit_status(pid: int, *, wait: bool) -> int | None:
+    """The exit status of a child that has ended, after all that it had started in its group was ended too."""
+    options = 0 if wait else os.WNOHANG
+    if _LINUX:  # look without reaping: until then the number is surely its own
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | options) is None:
+            return None
+        _kill_group(pid)
+    ended, status = os.waitpid(pid, options)
+    return os.waitstatus_to_exitcode(status) if ended else None
 
 
 def _noted(*_: object) -> None:

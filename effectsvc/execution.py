@@ -23,6 +23,7 @@ from effectsvc.errors import CanonicalError, StoreError
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Address
 from effectsvc.tools.arguments import ArgumentsRefused
+from effectsvc.tools.error_rule import dotted_name
 from effectsvc.tools.intent import meaning_of
 from effectsvc.tools.results import StoredResult, store_result
 from effectsvc.tools.tool import Tool
@@ -41,6 +42,7 @@ class Ready:
     tool: Tool[Any, Any]
     args: BaseModel
     facts: Facts
+    rendered: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,13 @@ async def _judge(x: Executor, effect: Effect, at: Address) -> Judgement:
         return Refuse(args.code, "1:ghost_arguments")
     if not _means_the_same(tool, effect):
         return Refuse("intent_mismatch", "4:effect")
+    rendered = None
+    if tool.render_function is not None:
+        try:
+            rendered = tool.render_function(args)
+        except Exception as error:  # the tool's own code; its words may quote arguments
+            x.logger.error("the rendering of tool %s raised %s", effect.tool, dotted_name(type(error)))
+            return Refuse("render_failed", "8:approval")
     facts = Facts(
         effect=effect.effect_id,
         tool=effect.tool,
@@ -135,7 +144,7 @@ async def _judge(x: Executor, effect: Effect, at: Address) -> Judgement:
         software=x.software,
         log_key=await x.log_key(effect.tenant),
     )
-    return Ready(effect, at, tool, args, facts)
+    return Ready(effect, at, tool, args, facts, rendered)
 
 
 def _means_the_same(tool: Tool[Any, Any], effect: Effect) -> bool:

@@ -7,6 +7,8 @@ takes one effect through it, `session.py` many.
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import random
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +19,7 @@ from effectsvc.core.canonical import short
 from effectsvc.core.decision import NO_POLICY, note_entry, outcome_entry
 from effectsvc.core.identity import parse_attempt_token
 from effectsvc.core.outcome import OutcomeUnknown
-from effectsvc.errors import StoreError
+from effectsvc.errors import SettingsError, StoreError
 from effectsvc.execution import Attempt, close, now_ms
 from effectsvc.executor_files import ExecutorLock, MarkFile, Spool, SpooledOutcome, state_dir
 from effectsvc.isolation import Ended, Isolation
@@ -38,6 +40,8 @@ from effectsvc.tools.results import StoredResult
 from effectsvc.tools.verdicts import Happened, verdict_of
 from effectsvc.version import __version__
 
+logger = logging.getLogger("effectsvc.executor")
+
 
 def host_marks(settings: Settings) -> list[Mark]:
     """How far the processes of this host have seen the cell's log, from their mark files."""
@@ -45,6 +49,10 @@ def host_marks(settings: Settings) -> list[Mark]:
     return [Mark(known.epoch, known.n, b"") for known in MarkFile.highest(directory, settings.cell)]
 
 
+STALL_GRACE_S: Final = 5.0
+"""On top of the longest timeout: a loop that is only slow must not be taken for one that hangs."""
+STALL_EXIT: Final = 70
+"""EX_SOFTWARE, as for a call that outlived its timeout."""
 MAX_REPORT_CHARS: Final = 500
 """A report is a line for people who wait."""
 MAX_BACKOFF_S: Final = 300.0
@@ -67,6 +75,7 @@ class Executor:
         self.directory: Path = state_dir(str(settings.state_dir) if settings.state_dir else None)
         self.lock = ExecutorLock.take(self.directory)
         self.executor_id = self.lock.executor
+        self.logger = logger
         self.software = f"effectsvc/{__version__}"
         self.store = AsyncStore(settings.redis_url, patience_s=settings.patience_s, on_epoch=self._on_epoch)
         self.marks = MarkFile(self.directory, cell=settings.cell, executor=self.executor_id)
@@ -77,6 +86,7 @@ class Executor:
             lease_ms=settings.lease_ms,
             mark_file=self.marks,
             mark=lambda: self.store.mark,
+            on_stall=self._stalled,
         )
         self.isolation = Isolation(
             threads=settings.threads, children=settings.children, tools=settings.tools, directory=self.directory
@@ -95,6 +105,7 @@ class Executor:
         self.registry.check_whole()
         self.isolation.start()
         await check_server(self.store, self.settings)
+        self._check_durability()
         meta = await self.store.send(self.commands.hash_fields(self.keys.meta))
         self.epoch = meta.get("epoch", "")
         self.commands.buckets = int(meta.get("buckets", self.commands.buckets))
@@ -103,12 +114,27 @@ class Executor:
         self.keeper.start()
         await self.deliver_spool()
 
+    def _check_durability(self) -> None:
+        """`everysec` loses acknowledged begins: it is for reversible tools, or by an override that the log shows."""
+        if self.settings.durability != "everysec" or self.settings.allow_everysec:
+            return
+        unsafe = sorted(tool.name for tool in self.registry if tool.contract.reversibility != "reversible")
+        if unsafe:
+            raise SettingsError(
+                f"EFFECTSVC_DURABILITY is everysec, and {unsafe[0]!r} is not reversible: a crash of the server could "
+                "forget that it was begun.",
+                next_step="Use fsync; or set EFFECTSVC_ALLOW_EVERYSEC=1, which the log will show.",
+            )
+
     async def publish(self) -> None:
         """Publishes the contracts and the policy by digest; the same digest again changes and logs nothing."""
         for name, published in self.registry.published().items():
             await self._publish("contract", name, published["version"], published["digest"], published)
         if self.policy_digest != NO_POLICY:
             await self._publish("policy", "policy", 1, self.policy.digest, self.policy.published())
+
+        if self.settings.durability == "everysec" and self.settings.allow_everysec:
+            await self._publish("override", "durability", 1, "everysec", {"durability": "everysec"})
 
     async def _publish(self, kind: str, name: str, version: int, digest: str, body: dict[str, Any]) -> None:
         entry = note_entry("publish", by=self.executor_id, at_ms=now_ms(), facts={"name": name, "digest": digest})
@@ -138,10 +164,22 @@ class Executor:
         await self.store.close()
         self.lock.release()
 
+    def _stalled(self, seconds: float) -> None:
+        """Called by the lease keeper while the event loop does not run: a tool blocks it, and only an end helps.
+
+        Past the longest timeout of the tools that run on the loop, the process ends itself: its attempts are then over.
+        """
+        timeouts = [tool.contract.timeout_s for tool in self.registry if tool.isolation == "task"]
+        if seconds > max(timeouts, default=0.0) + STALL_GRACE_S:
+            logger.error("a tool has blocked the event loop for %.0f s; this process ends", seconds)
+            os._exit(STALL_EXIT)
+
     # ---- what one effect needs -------------------------------------------------------------------------------------
 
     async def begin(self, command: Command[BeginReply]) -> BeginReply:
         """Sends `begin` under the durability in force. Raises StoreError when it is unanswered: do not run."""
+        if self.settings.durability == "replicated":
+            return await self.store.send_replicated(command, replicas=self.settings.replicas)
         return await self.store.send(command)
 
     def forget(self, at: Address, token: str) -> None:
@@ -181,7 +219,7 @@ class Executor:
         return self._log_keys[tenant]
 
     def context(self, attempt: Attempt) -> EffectContext:
-        return make_context(self, attempt)
+        return make_context(self, attempt, rendered=attempt.ready.rendered)
 
     async def record_part(self, attempt: Attempt, name: str, phase: PartPhase, ref: str) -> None:
         """Durable when it returns. Raises OutcomeUnknown when this attempt may no longer write."""

@@ -125,7 +125,7 @@ def _told(path: Path) -> Iterator[None]:
 def _write_durably(path: Path, data: bytes) -> None:
     """Replaces the file in one step; on return it survives a power cut. One writer per path. Raises OSError."""
     new = path.with_name(f".{path.name}.new")
-    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
         with open(handle, "wb") as output:
             output.write(data)
@@ -139,7 +139,7 @@ def _write_durably(path: Path, data: bytes) -> None:
 
 
 def _sync_dir(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
     finally:
@@ -163,7 +163,7 @@ def _after_fork_in_child() -> None:
 
 os.register_at_fork(
     before=_forking.acquire, after_in_parent=_forking.release, after_in_child=_after_fork_in_child
-)  # programs started by `subprocess` do not inherit it: the file is opened close-on-exec
+)  # programs that are started do not inherit it: Python opens files close-on-exec
 
 
 class ExecutorLock:
@@ -191,7 +191,7 @@ class ExecutorLock:
         _make_private(path.parent)
         with _told(path):
             with _forking:
-                handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
                 lock = _open_locks[handle] = cls(path=path, executor=name, handle=handle)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -230,7 +230,7 @@ def executor_is_dead(directory: Path, executor: str) -> bool | None:
     if path is None:
         return None
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
         return None
     try:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 import secrets
+import traceback
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -179,8 +180,10 @@ class Session:
             word = await execute(self.x, effect_id, begun=self._begun)
         except StoreError as error:
             word = error.code
-        except Exception:
-            logger.exception("effect %s: the pipe broke; its lease will end", effect_id)
+        except Exception as error:  # a process loop; the error's words may quote arguments, so they are not told
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            place, name = f"{where.filename}:{where.lineno}", type(error).__name__
+            logger.error("effect %s: %s at %s; its lease will end", effect_id, name, place)
         finally:
             self.in_flight.pop(effect_id, None)
             self._begun(effect_id)

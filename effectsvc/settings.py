@@ -46,6 +46,8 @@ class Settings(BaseSettings):
     """What the reply to `begin` promises: synced to the disk, on K replicas too, or written within a second."""
     replicas: int = Field(1, ge=1)
     """How many replicas must have synced, with durability `replicated`."""
+    allow_everysec: bool = False
+    """Run tools that are not reversible with durability `everysec` all the same; the log shows it."""
     topology: Literal["single", "replicated"] = "replicated"
     """`single`: no replica is ever promoted, so a plain restart is accepted by itself."""
     state_dir: Path | None = None

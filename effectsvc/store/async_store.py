@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import hiredis
 
@@ -22,6 +22,9 @@ from effectsvc.store.scripts import all_scripts
 from effectsvc.store.server_errors import WAITS_OUT, server_error
 
 T = TypeVar("T")
+
+WAITAOF_MS: Final = 2_000
+"""Below the silence after which a connection is given up; a healthy replica answers in milliseconds."""
 
 
 class Mark(NamedTuple):
@@ -86,10 +89,12 @@ class AsyncStore:
             self._connection = fresh
             return fresh
 
-    async def _once(self, command: Command[T] | Read[T]) -> T:
+    async def _once(self, command: Command[T] | Read[T], replicas: int = 0) -> T:
         connection = self._connection
         if connection is None or not connection.alive:
             connection = await self._connected()
+        if replicas:
+            return await self._replicated(connection, command, replicas)
         if isinstance(command, Read):
             raw = await connection.command(command.words)
         else:
@@ -102,6 +107,35 @@ class AsyncStore:
         if isinstance(raw, hiredis.ReplyError):
             raise server_error(str(raw))
         return command.parse(raw)
+
+    async def _replicated(self, connection: Connection, command: Command[T] | Read[T], replicas: int) -> T:
+        """Sends the command and a WAITAOF on the same connection: it covers the writes of its own connection only.
+
+        A count that is too low is no error of the server's, so both numbers are looked at here.
+        """
+        assert isinstance(command, Command)
+        words = ("EVALSHA", command.script.sha, len(command.keys), *command.keys, *command.argv)
+        raw, synced = await asyncio.gather(
+            connection.command(words), connection.command(("WAITAOF", 1, replicas, WAITAOF_MS))
+        )
+        for reply in (raw, synced):
+            if isinstance(reply, hiredis.ReplyError):
+                raise server_error(str(reply))
+        if int(synced[0]) < 1 or int(synced[1]) < replicas:
+            raise StoreUnavailable(
+                f"Only {int(synced[1])} of {replicas} replicas have synced.",
+                code="too_few_replicas",
+                next_step="Bring a replica back, or lower EFFECTSVC_REPLICAS.",
+            )
+        return command.parse(raw)
+
+    async def send_replicated(self, command: Command[T], *, replicas: int) -> T:
+        """Sends one command and returns when this node and `replicas` replicas have synced it.
+
+        Never re-sent: without enough replicas the write stands on the primary alone, and the caller must not act on
+        it. Raises StoreUnavailable (`too_few_replicas`) then, and as `send` does otherwise.
+        """
+        return await self._once(command, replicas)
 
     async def send(self, command: Command[T] | Read[T], *, patience_s: float | None = None) -> T:
         """Sends one command and returns its parsed reply.

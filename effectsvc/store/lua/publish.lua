@@ -1,5 +1,5 @@
 #!lua
---[[ publish: a contract or the policy, by digest
+--[[ publish: a contract or the policy, by digest; or an operator's override
 KEYS   meta log catalogue body
 ARGV   kind name version digest body entry
 REPLY  published n epoch | already | older version
@@ -20,5 +20,5 @@ end
 redis.call('SET', k_body, body)
 redis.call('HSET', k_catalogue, field, version .. ' ' .. digest)
 if kind == 'policy' then redis.call('HSET', k_meta, 'policy', digest) end
-local n = append('publish', kind, 'no_refusal', 'no_refusal', '', '', entry)
+local n = append(kind == 'override' and 'override' or 'publish', kind, 'no_refusal', 'no_refusal', '', '', entry)
 return { 'published', n, short_epoch }
