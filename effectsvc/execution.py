@@ -6,7 +6,6 @@ store's connection sends many effects' commands as one pipeline, and `begin` is 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from effectsvc.core.canonical import read_arguments, short
 from effectsvc.core.decision import Facts, decision_entry, entry_hash, outcome_entry
 from effectsvc.core.effect import Effect, Payload
 from effectsvc.core.identity import attempt_token, new_nonce
+from effectsvc.core.outcome import NotAttempted
 from effectsvc.core.states import State
 from effectsvc.errors import CanonicalError, StoreError
 from effectsvc.store import replies as r
@@ -30,6 +30,7 @@ from effectsvc.tools.tool import Tool
 from effectsvc.tools.verdicts import Happened, NotHappened, Unclear, Verdict, verdict_of
 
 if TYPE_CHECKING:
+    from effectsvc.children import Child
     from effectsvc.executor import Executor
 
 
@@ -69,7 +70,8 @@ class Attempt:
     token: str
     decision: str
     granted: r.Granted
-    idempotency_key: str
+    child: Child | None = None
+    """The process that runs the body, where it does not run in this one: its lock file is what proves it dead."""
 
 
 async def execute(x: Executor, effect_id: str, *, begun: Callable[[str], None]) -> str:
@@ -101,9 +103,7 @@ async def execute(x: Executor, effect_id: str, *, begun: Callable[[str], None]) 
 
 
 async def _load(x: Executor, effect_id: str) -> Effect | None:
-    fields, payload = await asyncio.gather(
-        x.store.send(x.commands.effect_fields(effect_id)), x.store.send(x.commands.payload(effect_id))
-    )
+    fields, payload = await x.store.send_both(x.commands.effect_fields(effect_id), x.commands.payload(effect_id))
     if not fields or payload is None or fields["state"] not in (State.PROPOSED, State.UNKNOWN):
         return None
     return Effect.load(effect_id, fields, Payload.from_bytes(payload))
@@ -124,7 +124,7 @@ async def _judge(x: Executor, effect: Effect, at: Address) -> Judgement:
     if tool.render_function is not None:
         try:
             rendered = tool.render_function(args)
-        except Exception as error:  # the tool's own code; its words may quote arguments
+        except Exception as error:  # noqa: BLE001  # the tool's own code; its words may quote arguments
             x.logger.error("the rendering of tool %s raised %s", effect.tool, dotted_name(type(error)))
             return Refuse("render_failed", "8:approval")
     facts = Facts(
@@ -201,7 +201,25 @@ def _refusal_entry(x: Executor, effect: Effect, refusal: Refuse, log_key: bytes 
 
 
 async def _begin(x: Executor, ready: Ready) -> Attempt | str:
-    """Asks for permission. Only `granted` is one; an unanswered begin means do not run."""
+    """Asks for permission, in the name of the process that will run the body."""
+    if ready.tool.isolation != "process":
+        return await _ask(x, ready, x.executor_id, None)
+    try:
+        child = await x.isolation.reserve_child()
+    except NotAttempted:
+        return "no_child"
+    try:
+        attempt = await _ask(x, ready, child.executor, child)
+    except BaseException:
+        x.isolation.give_back(child)
+        raise
+    if isinstance(attempt, str):
+        x.isolation.give_back(child)
+    return attempt
+
+
+async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None) -> Attempt | str:
+    """Sends `begin`. Only `granted` is a permission; an unanswered begin means do not run."""
     effect, at = ready.effect, ready.at
     token = attempt_token(epoch=x.epoch, n=effect.attempt + 1, nonce=new_nonce())
     wall_ms = x.wall_ms()
@@ -209,7 +227,7 @@ async def _begin(x: Executor, ready: Ready) -> Attempt | str:
     decision = entry_hash(entry)
     lease_ms, asked_at = x.settings.lease_ms, x.keeper.boot_now()
     begin = x.commands.begin(
-        at, token=token, lease_ms=lease_ms, executor=x.executor_id, wall_ms=wall_ms, decision=decision, entry=entry
+        at, token=token, lease_ms=lease_ms, executor=executor_id, wall_ms=wall_ms, decision=decision, entry=entry
     )
     try:
         reply = await x.begin(begin)
@@ -220,7 +238,7 @@ async def _begin(x: Executor, ready: Ready) -> Attempt | str:
         case r.Granted():
             # The lease counts from before the command was sent: our clock never believes longer than the store's.
             x.keeper.hold(at.effect_id, token, asked_at + lease_ms / 1000)
-            return Attempt(ready, token, decision, reply, effect.idempotency_key)
+            return Attempt(ready, token, decision, reply, child)
         case r.Halted():
             return await _refuse(x, effect, at, Refuse("run_halted", "0.7:run_halted"))
         case r.Deadline():
@@ -236,11 +254,18 @@ async def _run(x: Executor, attempt: Attempt) -> Verdict:
     ready = attempt.ready
     contract = ready.tool.contract
     ctx = x.context(attempt)
-    if not x.keeper.alive(ready.at.effect_id):
+    if not x.keeper.alive(ready.at.effect_id, attempt.token):
+        if attempt.child is not None:
+            x.isolation.give_back(attempt.child)
         return NotHappened("not_attempted", "lease_ended", "none")
     try:
         ended = await x.isolation.run(
-            ready.tool.function, ready.args, ctx, isolation=contract.isolation, timeout_s=contract.timeout_s
+            ready.tool.function,
+            ready.args,
+            ctx,
+            isolation=contract.isolation,
+            timeout_s=contract.timeout_s,
+            child=attempt.child,
         )
     finally:
         ctx.closed()
@@ -290,7 +315,7 @@ async def _commit(x: Executor, attempt: Attempt, result: StoredResult) -> str:
     try:
         reply = await x.store.send(command)
     except StoreError:
-        x.spool_commit(attempt, result, entry)
+        await x.spool_commit(attempt, result, entry)
         return "spooled"
     if isinstance(reply, r.Stale):
         await x.tell_late(attempt.ready.at, attempt.token, result, entry)

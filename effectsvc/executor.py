@@ -16,12 +16,13 @@ from typing import Any, Final
 import orjson
 
 from effectsvc.core.canonical import short
-from effectsvc.core.decision import NO_POLICY, note_entry, outcome_entry
+from effectsvc.core.decision import NO_POLICY, entry_hash, note_entry, outcome_entry
 from effectsvc.core.identity import parse_attempt_token
 from effectsvc.core.outcome import OutcomeUnknown
 from effectsvc.errors import SettingsError, StoreError
 from effectsvc.execution import Attempt, close, now_ms
 from effectsvc.executor_files import ExecutorLock, MarkFile, Spool, SpooledOutcome, state_dir
+from effectsvc.executor_files import Mark as FileMark
 from effectsvc.isolation import Ended, Isolation
 from effectsvc.leases import LeaseKeeper
 from effectsvc.policy.policy_file import Policy
@@ -162,7 +163,8 @@ class Executor:
         self.keeper.stop()
         await self.isolation.close()
         await self.store.close()
-        self.lock.release()
+        if not self.isolation.living:
+            self.lock.release()  # else the file stays: it is free, and so a proof, once this process has ended
 
     def _stalled(self, seconds: float) -> None:
         """Called by the lease keeper while the event loop does not run: a tool blocks it, and only an end helps.
@@ -241,8 +243,8 @@ class Executor:
 
     def finished(self, attempt: Attempt) -> None:
         """The pipe of an attempt has ended; the lease is kept only for one that overran and still lives."""
-        if attempt.ready.at.effect_id not in {task.get_name() for task in self.overruns}:
-            self.keeper.drop(attempt.ready.at.effect_id)
+        if attempt.token not in {task.get_name() for task in self.overruns}:
+            self.keeper.drop(attempt.ready.at.effect_id, attempt.token)
 
     def after_unknown(self, contract: ContractFacts, tries: int) -> tuple[str, str]:
         """What is due for an unknown effect: (`rerun`, rule) under a named rule, `lookup`, or `review` by a person."""
@@ -274,12 +276,12 @@ class Executor:
             else:
                 await self.tell_over(attempt.ready.at, attempt.token, how="ended")
 
-        task = asyncio.create_task(watch(), name=attempt.ready.at.effect_id)
+        task = asyncio.create_task(watch(), name=attempt.token)
         self.overruns.add(task)
 
         def done(_: asyncio.Task[None]) -> None:
             self.overruns.discard(task)
-            self.keeper.drop(attempt.ready.at.effect_id)
+            self.keeper.drop(attempt.ready.at.effect_id, attempt.token)
 
         task.add_done_callback(done)
 
@@ -300,10 +302,11 @@ class Executor:
             )
         )
 
-    def spool_commit(self, attempt: Attempt, result: StoredResult, entry: bytes) -> None:
-        """Keeps an outcome that the store could not take. Raises SpoolFull when there is no room."""
+    async def spool_commit(self, attempt: Attempt, result: StoredResult, entry: bytes) -> None:
+        """Keeps an outcome that the store could not take, durably. Raises SpoolFull when there is no room."""
         at = attempt.ready.at
-        self.spool.put(
+        await asyncio.to_thread(
+            self.spool.put,
             SpooledOutcome(
                 effect_id=at.effect_id,
                 token=attempt.token,
@@ -318,7 +321,7 @@ class Executor:
                 rule="returned",
                 entry=entry,
                 at_ms=now_ms(),
-            )
+            ),
         )
 
     async def deliver_spool(self) -> int:
@@ -361,7 +364,11 @@ class Executor:
 
     async def _on_epoch(self, mismatch: EpochMismatch) -> bool:
         """The server is another one than the cell's epoch names: accepted by itself only by the rule of restarts."""
-        known = host_marks(self.settings)
+        if self.store.mark is not None:
+            mark = self.store.mark  # kept before the epoch moves on: the keeper writes the newest one only
+            kept = FileMark(mark.epoch, mark.n, entry_hash(mark.entry))
+            await asyncio.to_thread(self.marks.write, kept)
+        known = await asyncio.to_thread(host_marks, self.settings)
         if self.store.mark is not None:
             known.append(self.store.mark)
         accepted = await accept_restart(

@@ -180,7 +180,7 @@ class Session:
             word = await execute(self.x, effect_id, begun=self._begun)
         except StoreError as error:
             word = error.code
-        except Exception as error:  # a process loop; the error's words may quote arguments, so they are not told
+        except Exception as error:  # noqa: BLE001  # a process loop; the words may quote arguments
             where = traceback.extract_tb(error.__traceback__)[-1]
             place, name = f"{where.filename}:{where.lineno}", type(error).__name__
             logger.error("effect %s: %s at %s; its lease will end", effect_id, name, place)

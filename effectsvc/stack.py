@@ -126,12 +126,15 @@ class Stack:
         """Processes that have ended, by name, with their exit status."""
         return {name: status for name, each in self.processes.items() if (status := each.poll()) is not None}
 
-    def stop(self) -> None:
-        """SIGTERM to all, at once; they drain; what has not ended in time is killed; then the server stops."""
+    def stop(self, *, drain_s: float = DRAIN_S) -> None:
+        """SIGTERM to all, at once; they drain; what has not ended in `drain_s` is killed; then the server stops.
+
+        Safe to call again.
+        """
         for process in self.processes.values():
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
-        until = time.monotonic() + DRAIN_S
+        until = time.monotonic() + drain_s
         for process in self.processes.values():
             try:
                 process.wait(max(0.1, until - time.monotonic()))

@@ -13,9 +13,7 @@ from types import FrameType
 
 from effectsvc_workers.jobs import SESSION_JOB
 from redis import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq import Queue, Worker
 from rq.serializers import JSONSerializer
 
@@ -27,6 +25,10 @@ from effectsvc.sweep import Sweep
 
 logger = logging.getLogger("effectsvc.relay")
 
+MIN_PASS_S = 0.05
+"""Bells that ring within so long after a pass share the next one: under load each effect may ring."""
+COUNT_FRESH_S = 1.0
+"""How long the number of a lane's workers is believed."""
 TICK_S = 0.2
 """A pass at least so often; a bell brings it forward."""
 SWEEP_S = 1.0
@@ -43,6 +45,7 @@ class Relay:
         self.sweep = Sweep(settings)
         self._connection = Redis.from_url(settings.redis_url)
         self._queues: dict[str, Queue] = {}
+        self._counts: dict[str, tuple[float, int]] = {}
         self._stop = threading.Event()
 
     def _queue(self, lane: str) -> Queue:
@@ -51,12 +54,20 @@ class Relay:
             self._queues[lane] = Queue(name, connection=self._connection, serializer=JSONSerializer)
         return self._queues[lane]
 
+    def _workers(self, queue: Queue) -> int:
+        """How many sessions the lane can have: one for each worker process, at least one for those to come."""
+        counted_at, count = self._counts.get(queue.name, (float("-inf"), 1))
+        if time.monotonic() - counted_at > COUNT_FRESH_S:
+            count = Worker.count(queue=queue) or 1
+            self._counts[queue.name] = (time.monotonic(), count)
+        return count
+
     def relay_once(self) -> int:
         """One pass over the lanes. Returns how many sessions were asked for."""
         asked = 0
         for lane in self.outbox.lanes():
             queue = self._queue(lane)
-            wanted = Worker.count(queue=queue) or 1
+            wanted = self._workers(queue)
             if queue.count >= wanted:
                 continue
             job = self.outbox.ask(lane, wanted=wanted)
@@ -91,10 +102,8 @@ class Relay:
                 except (StoreError, RedisError) as error:
                     logger.warning("the store is away: %s", getattr(error, "code", type(error).__name__))
                     self._stop.wait(0.5)
-                try:
-                    bell.wait(TICK_S)
-                except (RedisConnectionError, RedisTimeoutError):
-                    self._stop.wait(TICK_S)
+                if bell.wait(TICK_S):
+                    self._stop.wait(MIN_PASS_S)
         self.close()
         return 0
 

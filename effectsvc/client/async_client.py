@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import defaultdict
+from typing import Final
 
 from effectsvc.client.catalogue import Catalogue
 from effectsvc.client.handle import EffectHandle
@@ -30,6 +31,9 @@ from effectsvc.store.commands import Commands
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.safety import check_server
 from effectsvc.tools.registry import ToolRegistry
+
+MAX_TOLD: Final = 100_000
+"""Effects whose notice came before anybody waited (30 bytes each); past that, a waiter reads the store first."""
 
 
 class AsyncEffectClient:
@@ -49,6 +53,7 @@ class AsyncEffectClient:
         self.name = secrets.token_hex(4)
         self.by = f"client-{self.name}"
         self._waiters: dict[str, set[asyncio.Event]] = defaultdict(set)
+        self._told: set[str] = set()
         self._isolation: Isolation | None = None
         self._listener = Listener(self.settings.redis_url, self._heard)
 
@@ -90,8 +95,26 @@ class AsyncEffectClient:
     # ---- waking ----------------------------------------------------------------------------------------------------
 
     def _heard(self, _: str, message: str) -> None:
-        for event in self._waiters.get(message.partition(" ")[0], ()):
+        effect_id = message.partition(" ")[0]
+        events = self._waiters.get(effect_id)
+        if events is None:
+            if len(self._told) < MAX_TOLD:
+                self._told.add(effect_id)
+            return
+        for event in events:
             event.set()
+
+    @property
+    def hearing(self) -> int:
+        """The number of the connection on which notices are heard; another number later means some were missed."""
+        return self._listener.generation
+
+    def was_told(self, effect_id: str) -> bool:
+        """Whether a notice came for an effect that nobody waited for yet; asked once."""
+        if effect_id in self._told or len(self._told) >= MAX_TOLD:
+            self._told.discard(effect_id)
+            return True
+        return False
 
     def _wake_all(self) -> None:
         """After a reconnect: whatever was told meanwhile is read from the store."""

@@ -16,6 +16,9 @@ from effectsvc.tools.registry import ToolRegistry
 FRESH_S: Final = 10.0
 """How long a contract is believed before the catalogue is read again; a new version is seen within that."""
 
+MISSING_S: Final = 0.1
+"""A tool that is not known is looked for again after so long; a model that calls a made-up one costs no more."""
+
 
 class Catalogue:
     """Contracts by tool name, as the newest worker published them."""
@@ -37,6 +40,9 @@ class Catalogue:
         if time.monotonic() - self._read_at > FRESH_S:
             await self._refresh()
         contract = self._known.get(name)
+        if contract is None and time.monotonic() - self._read_at > MISSING_S:
+            await self._refresh()  # a worker may have published it since
+            contract = self._known.get(name)
         if contract is None and self._tools is not None and (tool := self._tools.get(name)) is not None:
             return tool.contract.as_published() if tool.contract.kind == "read" else None
         return contract
@@ -48,8 +54,8 @@ class Catalogue:
 
     async def _refresh(self) -> None:
         async with self._reading:
-            if time.monotonic() - self._read_at < FRESH_S / 10:
-                return
+            if time.monotonic() - self._read_at < MISSING_S:
+                return  # another caller has just read it
             fields = await self._store.send(self._commands.hash_fields(self._commands.keys.catalogue))
             fresh = {
                 field.removeprefix("contract:"): value.split(" ")[1]

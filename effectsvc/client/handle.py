@@ -49,6 +49,8 @@ class EffectHandle:
         self.occurrence = 1
         self.intent_key = ""
         self.result_scope = "caller"
+        self.heard_since = 0
+        """The notice connection on which its proposal was answered; 0 when this client did not propose it."""
         self.foreign = False
         """Whether the effect was proposed by another call, so that its result may not be this caller's to see."""
 
@@ -58,11 +60,10 @@ class EffectHandle:
     # ---- reading ---------------------------------------------------------------------------------------------------
 
     async def _fields(self) -> tuple[dict[str, str], bytes | None]:
-        fields, result = await asyncio.gather(
-            self._client.store.send(self._client.commands.effect_fields(self.effect_id)),
-            self._client.store.send(self._client.commands.result(self.effect_id)),
+        commands = self._client.commands
+        return await self._client.store.send_both(
+            commands.effect_fields(self.effect_id), commands.result(self.effect_id)
         )
-        return fields, result
 
     async def _payload(self) -> Payload | None:
         raw = await self._client.store.send(self._client.commands.payload(self.effect_id))
@@ -118,6 +119,9 @@ class EffectHandle:
         notice = ""
         await self._client.watch(self.effect_id, event, notice=notice)
         try:
+            if self._nothing_new():
+                notice = self._client.name
+                await self._until(event, until)
             while True:
                 fields, stored = await self._fields()
                 if _is_settled(fields, through_approval=through_approval):
@@ -126,17 +130,28 @@ class EffectHandle:
                     notice = fields["notice"]
                     await self._client.watch(self.effect_id, event, notice=notice)
                     continue  # what moved before the channel was heard is read again
-                left = LOOK_AGAIN_S if until is None else min(LOOK_AGAIN_S, until - time.monotonic())
-                if left <= 0:
+                if until is not None and time.monotonic() >= until:
                     return await self._result(fields, stored)
-                try:
-                    async with asyncio.timeout(left):
-                        await event.wait()
-                except TimeoutError:
-                    pass
-                event.clear()
+                await self._until(event, until)
         finally:
             self._client.unwatch(self.effect_id, event)
+
+    def _nothing_new(self) -> bool:
+        """Whether it is just as its proposal was answered: no notice came, and none can have been missed."""
+        heard_since, self.heard_since = self.heard_since, 0
+        return heard_since != 0 and heard_since == self._client.hearing and not self._client.was_told(self.effect_id)
+
+    @staticmethod
+    async def _until(event: asyncio.Event, until: float | None) -> None:
+        """Until a notice, the caller's time, or the next look; whichever comes first."""
+        left = LOOK_AGAIN_S if until is None else min(LOOK_AGAIN_S, until - time.monotonic())
+        if left > 0 and not event.is_set():
+            waiter = asyncio.get_running_loop().call_later(left, event.set)
+            try:
+                await event.wait()
+            finally:
+                waiter.cancel()
+        event.clear()
 
     async def events(self) -> AsyncIterator[Event]:
         """The states that it goes through from now on, until it is final; for hosts that stream."""
@@ -158,12 +173,7 @@ class EffectHandle:
                     notice = fields["notice"]
                     await self._client.watch(self.effect_id, event, notice=notice)
                     continue
-                try:
-                    async with asyncio.timeout(LOOK_AGAIN_S):
-                        await event.wait()
-                except TimeoutError:
-                    pass
-                event.clear()
+                await self._until(event, None)
         finally:
             self._client.unwatch(self.effect_id, event)
 

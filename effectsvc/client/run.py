@@ -312,10 +312,14 @@ class Run:
         """Sends a prepared proposal until the claims that it meets are declared. Raises as `propose` does."""
         effect_id = proposal.at.effect_id
         try:
+            hearing = self.client.hearing
             for _ in range(LOOK_TRIES + 2):  # the call's claim and the intent's may each name one effect
                 reply = await self.client.store.send(self.client.commands.propose(proposal))
                 if not isinstance(reply, r.Look):
-                    return self.answered(proposal, contract, reply)
+                    handle = self.answered(proposal, contract, reply)
+                    if isinstance(reply, r.Proposed):
+                        handle.heard_since = hearing
+                    return handle
                 proposal = with_look(proposal, reply.effect_id)
         except LostReply as error:
             raise ProposalUnanswered("The proposal was sent and no answer came.", effect_id=effect_id) from error

@@ -22,6 +22,7 @@ from effectsvc.store.scripts import all_scripts
 from effectsvc.store.server_errors import WAITS_OUT, server_error
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 WAITAOF_MS: Final = 2_000
 """Below the silence after which a connection is given up; a healthy replica answers in milliseconds."""
@@ -33,6 +34,18 @@ class Mark(NamedTuple):
     epoch: str
     n: int
     entry: bytes
+
+
+def _words(command: Command[Any] | Read[Any]) -> tuple[str | bytes | int, ...]:
+    if isinstance(command, Read):
+        return command.words
+    return ("EVALSHA", command.script.sha, len(command.keys), *command.keys, *command.argv)
+
+
+def _read(command: Command[T] | Read[T], raw: Any) -> T:
+    if isinstance(raw, hiredis.ReplyError):
+        raise server_error(str(raw))
+    return command.parse(raw)
 
 
 class AsyncStore:
@@ -80,43 +93,37 @@ class AsyncStore:
             if self._connection is not None:
                 self._commands_sent += self._connection.commands_sent
                 self._connection = None
-            fresh = await connect(self._url)
-            loads = [fresh.command(("SCRIPT", "LOAD", script.text)) for script in all_scripts().values()]
-            for raw in await asyncio.gather(*loads):
-                if isinstance(raw, hiredis.ReplyError):
-                    await fresh.close()
-                    raise server_error(str(raw))
-            self._connection = fresh
-            return fresh
+            try:
+                self._connection = await self._fresh()
+            except LostReply as error:  # of ours, while connecting: the caller's command has not left
+                raise StoreUnavailable("The connection to the server was lost while it was made.") from error
+            return self._connection
+
+    async def _fresh(self) -> Connection:
+        fresh = await connect(self._url)
+        loads = [fresh.command(("SCRIPT", "LOAD", script.text)) for script in all_scripts().values()]
+        for raw in await asyncio.gather(*loads):
+            if isinstance(raw, hiredis.ReplyError):
+                await fresh.close()
+                raise server_error(str(raw))
+        return fresh
 
     async def _once(self, command: Command[T] | Read[T], replicas: int = 0) -> T:
+        """One send on a connection that is there; raises what came in its way."""
         connection = self._connection
         if connection is None or not connection.alive:
             connection = await self._connected()
         if replicas:
             return await self._replicated(connection, command, replicas)
-        if isinstance(command, Read):
-            raw = await connection.command(command.words)
-        else:
-            words = ("EVALSHA", command.script.sha, len(command.keys), *command.keys, *command.argv)
-            raw = await connection.command(words)
-            if isinstance(raw, hiredis.ReplyError) and str(raw).startswith("NOSCRIPT"):
-                loaded = connection.command(("SCRIPT", "LOAD", command.script.text))
-                raw = await connection.command(words)
-                await loaded
-        if isinstance(raw, hiredis.ReplyError):
-            raise server_error(str(raw))
-        return command.parse(raw)
+        return _read(command, await connection.command(_words(command)))
 
     async def _replicated(self, connection: Connection, command: Command[T] | Read[T], replicas: int) -> T:
         """Sends the command and a WAITAOF on the same connection: it covers the writes of its own connection only.
 
         A count that is too low is no error of the server's, so both numbers are looked at here.
         """
-        assert isinstance(command, Command)
-        words = ("EVALSHA", command.script.sha, len(command.keys), *command.keys, *command.argv)
         raw, synced = await asyncio.gather(
-            connection.command(words), connection.command(("WAITAOF", 1, replicas, WAITAOF_MS))
+            connection.command(_words(command)), connection.command(("WAITAOF", 1, replicas, WAITAOF_MS))
         )
         for reply in (raw, synced):
             if isinstance(reply, hiredis.ReplyError):
@@ -143,11 +150,27 @@ class AsyncStore:
         Raises LostReply when it may have been carried out and no answer came within `patience_s`; StoreUnavailable
         when it was certainly not; EpochChanged when the epoch was not accepted in that time; StoreProtocolError.
         """
+        return await self._finish(command, self._begin(command), patience_s)
+
+    async def send_both(self, first: Command[T] | Read[T], second: Command[U] | Read[U]) -> tuple[T, U]:
+        """Two commands in one pipeline, at the price of one task; not a transaction. Raises as `send` does."""
+        begun = self._begin(first), self._begin(second)
+        return await self._finish(first, begun[0], None), await self._finish(second, begun[1], None)
+
+    def _begin(self, command: Command[T] | Read[T]) -> asyncio.Future[Any] | None:
+        """Puts the command into this turn's pipeline; None when there is no connection."""
+        connection = self._connection
+        if connection is None or not connection.alive:
+            return None
+        return connection.command(_words(command))
+
+    async def _finish(
+        self, command: Command[T] | Read[T], answer: asyncio.Future[Any] | None, patience_s: float | None
+    ) -> T:
         try:
-            reply = await self._once(command)
+            reply = _read(command, await answer) if answer is not None else await self._once(command)
         except (StoreUnavailable, EpochMismatch) as error:
-            patience = self._patience_s if patience_s is None else patience_s
-            reply = await self._again(command, error, patience)
+            reply = await self._again(command, error, self._patience_s if patience_s is None else patience_s)
         n = getattr(reply, "n", 0)
         if n and isinstance(command, Command):
             epoch = getattr(reply, "epoch", "")
@@ -166,6 +189,9 @@ class AsyncStore:
             elif isinstance(error, EpochMismatch):
                 if self.on_epoch is not None and await self.on_epoch(error):
                     pause = 0.0
+            elif isinstance(error, StoreUnavailable) and error.code == "no_script":
+                pause = 0.0
+                await self._load_again()
             elif isinstance(error, StoreUnavailable) and error.code not in WAITS_OUT | {"store_unavailable"}:
                 raise error
             if loop.time() + pause >= until:
@@ -180,6 +206,13 @@ class AsyncStore:
                 return await self._once(command)
             except (StoreUnavailable, EpochChanged) as again:
                 error = again
+
+    async def _load_again(self) -> None:
+        """After a SCRIPT FLUSH: a NOSCRIPT ran nothing, so the script is loaded and the command sent again."""
+        connection = await self._connected()
+        await asyncio.gather(
+            *[connection.command(("SCRIPT", "LOAD", script.text)) for script in all_scripts().values()]
+        )
 
     async def send_many(self, commands: Sequence[Command[T] | Read[T]]) -> list[T]:
         """Sends several commands in one pipeline; they are not a transaction. Raises as `send` does, for the first."""
@@ -200,6 +233,8 @@ class Listener:
         self._connection: Connection | None = None
         self._task: asyncio.Task[None] | None = None
         self.reconnected: Callable[[], None] | None = None
+        self.generation = 0
+        """Counts connections; the same number before and after means that nothing was missed. 0: none yet."""
 
     def _push(self, raw: list[Any]) -> None:
         if raw[0] == b"message":
@@ -222,6 +257,7 @@ class Listener:
                 self._connection = await connect(self._url, on_push=self._push)
                 for channel in self._channels:
                     await self._connection.command(("SUBSCRIBE", channel))
+                self.generation += 1
                 pause = 0.05
             except StoreUnavailable:
                 pause = min(pause * 2, 1.0)
@@ -231,6 +267,7 @@ class Listener:
                 self.reconnected()
             if self._connection is not None and self._connection.alive:
                 await asyncio.shield(self._connection.closed)
+                self.generation += 1
             await asyncio.sleep(pause)
 
     async def close(self) -> None:

@@ -38,6 +38,9 @@ _READ = readers(
     close_read=CloseReadReply,
 )
 
+_SCOPES = {"fleet": False, "cell": False, "tenant": True, "tool": True, "agent": True}
+"""What can be frozen, and whether it is one of several."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReadCall:
@@ -120,9 +123,14 @@ class CellCommands(CommandBuilder):
     # ---- switches --------------------------------------------------------------------------------------------------
 
     def freeze(self, *, freeze_id: str, scope: str, target: str, reason: str, entry: bytes) -> Command[FreezeReply]:
-        """`scope` is `fleet`, `cell` (no target), `tenant`, `tool` or `agent`. Raises ValueError for a bad id."""
-        if not freeze_id or any(c.isspace() for c in freeze_id) or "\n" in target:
-            raise ValueError("a freeze id is one word, and a target one line")
+        """`scope` is `fleet` or `cell` (no target), `tenant`, `tool` or `agent`.
+
+        Raises ValueError for a switch that nothing would read: an unknown scope, or a target missing or too many.
+        """
+        if scope not in _SCOPES or _SCOPES[scope] != bool(target) or "\n" in target:
+            raise ValueError(f"no such switch: scope {scope!r} with{'' if target else 'out'} a target")
+        if len(freeze_id.split()) != 1:
+            raise ValueError("a freeze id is one word: a switch holds several")
         k = self.keys
         argv = (freeze_id, scope, target, reason, entry)
         return self._make(_READ["freeze"], "freeze", (k.meta, k.log, k.switches, k.freezes), argv)

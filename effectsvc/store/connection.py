@@ -31,6 +31,13 @@ class LostReply(StoreUnavailable):
     accepted = "unknown"
 
 
+def _fail(future: asyncio.Future[Any], error: StoreUnavailable) -> None:
+    """Fails a command. Nobody may be waiting for it any more, which is no fault to warn about."""
+    if not future.done():
+        future.set_exception(error)
+        future.exception()
+
+
 class Connection(asyncio.Protocol):
     """A pipelined connection. Not thread-safe: it belongs to one event loop."""
 
@@ -74,11 +81,9 @@ class Connection(asyncio.Protocol):
             self._watch.cancel()
         self._transport = None
         for future in self._unsent:
-            if not future.done():
-                future.set_exception(StoreUnavailable("The connection to the server was lost before the command left."))
+            _fail(future, StoreUnavailable("The connection to the server was lost before the command left."))
         for future, _ in self._waiting:
-            if not future.done():
-                future.set_exception(LostReply("The connection to the server was lost before its answer."))
+            _fail(future, LostReply("The connection to the server was lost before its answer."))
         self._unsent.clear()
         self._waiting.clear()
         if not self.closed.done():
@@ -94,7 +99,7 @@ class Connection(asyncio.Protocol):
         """Queues one command for this turn's pipeline. The future holds the raw reply (an error reply is a value)."""
         future = self._loop.create_future()
         if self._transport is None:
-            future.set_exception(StoreUnavailable("There is no connection to the server."))
+            _fail(future, StoreUnavailable("There is no connection to the server."))
             return future
         if not self._out:
             self._loop.call_soon(self._flush)

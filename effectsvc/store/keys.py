@@ -6,6 +6,7 @@ is never believed by its key alone (the effect that it names is compared with th
 
 from __future__ import annotations
 
+import zlib
 from functools import cached_property
 
 DIGEST_CHARS = 22
@@ -116,8 +117,5 @@ class CellKeys:
 
 
 def bucket_of(text: str, buckets: int) -> int:
-    """The tombstone bucket of an id or digest: FNV-1a, so that every language agrees."""
-    value = 0x811C9DC5
-    for byte in text.encode():
-        value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF
-    return value % buckets
+    """The tombstone bucket of an id or digest: CRC-32 of its UTF-8 bytes, modulo their number."""
+    return zlib.crc32(text.encode()) % buckets

@@ -24,6 +24,56 @@ _SHOWN_CHARACTERS: Final = 64
 _REF: Final = "#/$defs/"
 
 
+def accepts_at_once(schema: Schema, arguments: Mapping[str, Any]) -> bool:
+    """Whether `arguments` fit without a walk: a flat schema of plain types, every name known, nothing to strip.
+
+    False says nothing: `strip_unknown` and `problems` then decide.
+    """
+    known = _FLAT.get(id(schema))
+    if known is None or known[0] is not schema:
+        if len(_FLAT) >= _MAX_FLAT:
+            _FLAT.clear()
+        known = _FLAT[id(schema)] = (schema, _flat(schema))
+    flat = known[1]
+    if flat is None:
+        return False
+    types, required = flat
+    if not required <= arguments.keys():
+        return False
+    for name, value in arguments.items():
+        wanted = types.get(name)
+        if wanted is None or type(value) is not wanted[0]:
+            return False
+        if isinstance(value, list) and not all(type(item) is wanted[1] for item in value):
+            return False
+    return True
+
+
+_PLAIN: Final[Mapping[str, type]] = {"string": str, "integer": int, "boolean": bool, "array": list}
+_SILENT: Final = frozenset({"type", "title", "description", "default", "items"})
+_Flat: TypeAlias = tuple[dict[str, tuple[type, type | None]], frozenset[str]]
+_MAX_FLAT: Final = 4096  # schemas of one process; far above any catalogue
+_FLAT: Final[dict[int, tuple[Schema, _Flat | None]]] = {}
+
+
+def _flat(schema: Schema) -> _Flat | None:
+    """The types of a schema's properties, where each is plain and has no other keyword that restricts."""
+    if schema.get("type") != "object" or not isinstance(schema.get("properties"), dict):
+        return None
+    types: dict[str, tuple[type, type | None]] = {}
+    for name, inner in schema["properties"].items():
+        if not isinstance(inner, dict) or not inner.keys() <= _SILENT or inner.get("type") not in _PLAIN:
+            continue
+        items = inner.get("items")
+        if inner["type"] == "array" and not (isinstance(items, dict) and items.keys() == {"type"}):
+            continue
+        item = _PLAIN.get(items["type"]) if isinstance(items, dict) and inner["type"] == "array" else None
+        if inner["type"] == "array" and item not in (str, int, bool):
+            continue
+        types[name] = (_PLAIN[inner["type"]], item)
+    return types, frozenset(schema.get("required", ()))
+
+
 def problems(schema: Schema, arguments: Mapping[str, Any]) -> tuple[str, ...]:
     """What is wrong with `arguments` by `schema`, at most MAX_PROBLEMS lines such as `amount: expected integer`.
 

@@ -9,9 +9,10 @@ REPLY  unparked due_ms | parked reason | already state | gone
 local f = redis.call('HMGET', k_effect, 'state', 'lane', 'lane_reason')
 local state = f[1]
 if not state then return { 'gone' } end
+if state ~= 'proposed' and state ~= 'unknown' then return { 'already', state } end
+if not has_tail(k_lane, f[2]) then return { 'wrong_keys', 'lane' } end
 local due = redis.call('ZSCORE', k_parked, effect_id)
 if not due then return { 'already', state } end
-if not has_tail(k_lane, f[2]) then return { 'wrong_keys', 'lane' } end
 if f[3] ~= reason then return { 'parked', f[3] or '' } end
 local queue = k_lane
 if state == 'unknown' then queue = k_rerun end
