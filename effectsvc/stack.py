@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,7 @@ from effectsvc.store.async_store import AsyncStore
 from effectsvc.store.commands import Commands
 from effectsvc.store.epochs import create_cell
 from effectsvc.store.keys import CellKeys
+from effectsvc.store.sync_store import SyncStore
 
 DRAIN_S: Final = 45.0
 """How long a process may take to drain: the demo's longest tool timeout, and time to close."""
@@ -121,6 +123,26 @@ class Stack:
         )
         self.processes[name] = process
         return process
+
+    def wait_until_served(self, tools: Iterable[str], *, timeout_s: float = 30.0) -> None:
+        """Returns when workers have published these tools. Raises StackError when one ends or time runs out."""
+        wanted = {f"contract:{name}" for name in tools}
+        commands = Commands(CellKeys(self._cell))
+        until = time.monotonic() + timeout_s
+        with SyncStore(self.server.url) as store:
+            while not wanted <= store.send(commands.hash_fields(commands.keys.catalogue)).keys():
+                if ended := self.ended():
+                    name, status = next(iter(ended.items()))
+                    raise StackError(
+                        f"{name} ended with status {status} before it served anything.",
+                        next_step=f"Read {self.directory / 'logs' / name}.log.",
+                    )
+                if time.monotonic() > until:
+                    raise StackError(
+                        f"No worker has published {', '.join(sorted(wanted))} within {timeout_s:g} s.",
+                        next_step=f"Read the logs in {self.directory / 'logs'}.",
+                    )
+                time.sleep(0.02)
 
     def ended(self) -> dict[str, int]:
         """Processes that have ended, by name, with their exit status."""
