@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from effectsvc.cli import bench, demo
 from effectsvc.errors import EffectsvcError, StoreUnavailable
 from effectsvc.version import __version__
 
@@ -21,6 +22,8 @@ app = typer.Typer(
 )
 cell_app = typer.Typer(help="Create and inspect a cell.", no_args_is_help=True)
 app.add_typer(cell_app, name="cell")
+app.command()(bench.bench)
+app.command()(demo.demo)
 
 EXIT_ERROR, EXIT_UNREACHABLE = 1, 7
 

@@ -1,0 +1,125 @@
+"""`effectsvc bench`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from effectsvc.bench.measure import Row
+
+EXIT_ERROR, EXIT_USAGE = 1, 2
+
+
+class Durability(StrEnum):
+    """What the server's reply promises."""
+
+    fsync = "fsync"
+    everysec = "everysec"
+
+
+def bench(
+    workload: Annotated[
+        list[str] | None, typer.Option(help="noop, async200ms, thread200ms, latency; may be repeated. Default: all.")
+    ] = None,
+    durability: Annotated[Durability, typer.Option(help="When the server syncs its file.")] = Durability.fsync,
+    effects: Annotated[int | None, typer.Option(min=1, help="End each load after so many effects.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="End each load after so long.")] = 10.0,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", exists=True, file_okay=False, help="A directory on the disk to measure.")
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option(help="Leave profiles of worker and proposer here; slows both down by half.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One object per row.")] = False,
+) -> None:
+    """Measure this machine: one proposing process, one worker, an embedded server; beside it the bare scripts."""
+    import orjson
+
+    from effectsvc.bench.measure import Plan, measure
+    from effectsvc.bench.workloads import WORKLOADS
+
+    names = workload or list(WORKLOADS)
+    if unknown := [name for name in names if name not in WORKLOADS]:
+        typer.echo(f"effectsvc: no workload {unknown[0]!r}; there are {', '.join(WORKLOADS)}.", err=True)
+        raise typer.Exit(EXIT_USAGE)
+    if profile is not None:
+        profile.mkdir(parents=True, exist_ok=True)
+    # Whoever ends the bench by SIGTERM finds nothing left behind: the stack stops on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    plan = Plan(durability=durability.value, effects=effects, seconds=seconds, directory=directory, profile=profile)
+    rows: list[Row] = []
+    for name in names:
+        for row in measure(WORKLOADS[name], plan, say=lambda text: typer.echo(text, err=True)):
+            rows.append(row)
+            if as_json:
+                typer.echo(orjson.dumps(row.record()))
+    if not as_json:
+        _print_table(rows)
+    if any(row.not_committed for row in rows):
+        typer.echo("effectsvc: not every effect was committed; the figures say nothing.", err=True)
+        raise typer.Exit(EXIT_ERROR)
+
+
+_COLUMNS = (
+    "workload", "effects/s", "bare/s", "ratio", "p50 ms", "p99 ms", "bare p50", "cpu ms", "client", "worker",
+    "server", "commands", "worker MB", "B/effect",
+)  # fmt: skip
+
+
+def _print_table(rows: list[Row]) -> None:
+    cells = [_COLUMNS, *map(_cells, rows)]
+    first = rows[0]
+    busy = max((row.other_cores or 0.0 for row in rows), default=0.0)
+    notes = [
+        f"durability {first.durability} (one sync {first.sync_ms:.2f} ms), {first.server}, Python {first.python}, "
+        f"{first.cores} cores, up to {busy:.1f} of them busy with something else",
+        "cpu ms: processor time per effect, all processes; commands: sent to the server per effect; "
+        "B/effect: the server's memory per committed effect",
+    ]
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(*cells[0], caption="\n".join(notes), caption_justify="left")
+        for column in table.columns[1:]:
+            column.justify = "right"
+        for line in cells[1:]:
+            table.add_row(*line)
+        Console().print(table)
+        return
+    widths = [max(len(line[i]) for line in cells) for i in range(len(_COLUMNS))]
+    for line in cells:
+        text = [
+            line[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)),
+        ]
+        typer.echo("  ".join(text).rstrip())
+    for note in notes:
+        typer.echo(note)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    def shown(value: float | None, digits: int) -> str:
+        return "-" if value is None else f"{value:,.{digits}f}"
+
+    cpu = row.cpu_ms_by_process
+    return (
+        row.workload,
+        shown(row.rate, 0),
+        shown(row.bare_rate, 0),
+        shown(row.ratio, 2),
+        shown(row.p50_ms, 1),
+        shown(row.p99_ms, 1),
+        shown(row.bare_p50_ms, 1),
+        shown(row.cpu_ms_per_effect, 2),
+        *(shown(cpu[name], 2) for name in ("client", "worker", "server")),
+        shown(row.redis_commands_per_effect, 1),
+        shown(row.rss_mb, 0),
+        shown(row.bytes_per_effect, 0),
+    )
