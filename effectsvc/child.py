@@ -96,7 +96,12 @@ class _Server:
 
     def _fork(self, channel: socket.socket, orders: Mapping[str, Any]) -> None:
         server_pid = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:  # no memory or no process ids are left; the children that there are live on
+            channel.close()
+            self._tell_ended(orders["child"], 1)
+            return
         if pid:
             channel.close()
             _own_group(pid)  # also done by the child; whoever comes first, it is done before either goes on
@@ -129,8 +134,11 @@ class _Server:
             exit_status = _exit_status(pid, wait=wait)
             if exit_status is not None:
                 del self._children[pid]
-                with contextlib.suppress(OSError):  # the worker may be gone
-                    self._control.sendall(wire.pack({"ended": name, "exit_status": exit_status}))
+                self._tell_ended(name, exit_status)
+
+    def _tell_ended(self, name: str, exit_status: int) -> None:
+        with contextlib.suppress(OSError):  # the worker may be gone
+            self._control.sendall(wire.pack({"ended": name, "exit_status": exit_status}))
 
 
 def _exit_status(pid: int, *, wait: bool) -> int | None:
@@ -221,8 +229,8 @@ class _Child:
             registry = load_registry(self._place)
         except BaseException as fault:  # noqa: BLE001  # a module may raise anything while it is imported
             traceback.print_exc()
-            self._channel.tell(wire.pack({"kind": "useless", "why": dotted_name(type(fault))}))
             self._lock.release()  # it never had an attempt
+            self._channel.tell(wire.pack({"kind": "useless", "why": dotted_name(type(fault))}))
             return 1
         self._channel.tell(wire.pack({"kind": "ready"}))
         while (frame := self._channel.receive()) is not None:

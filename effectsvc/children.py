@@ -34,6 +34,8 @@ LAST_WORDS_S: Final = 0.2
 """A child's last frame is in its socket before it ends; so long it may take us to read it, then nothing comes."""
 LEAVE_S: Final = 2.0
 """An idle child leaves at once; one that does not is killed."""
+SERVER_ENDS_S: Final = 5.0
+"""It waits for the children that it killed, which the kernel may hold in a disk or network call."""
 DEATH_LOOKS: Final = 50
 LOOK_S: Final = 0.02
 """The kernel kills the children of a fork server that has died; for a second we look whether it has."""
@@ -215,7 +217,7 @@ class Children:
         self._directory = directory
         self._server: _ForkServer | None = None
         self._all: set[Child] = set()
-        self._seen: weakref.WeakSet[Child] = weakref.WeakSet()
+        self._unclosed: set[Child] = set()
         self._idle: list[Child] = []
         self._waiting: deque[asyncio.Future[Child]] = deque()
         self._starting = 0
@@ -275,7 +277,7 @@ class Children:
         server, self._server = self._server, None
         if server is not None:
             await server.close()
-        await asyncio.gather(*[child.hang_up() for child in self._seen])
+        await asyncio.gather(*[child.hang_up() for child in self._unclosed])
 
     def _next_waiter(self) -> asyncio.Future[Child] | None:
         while self._waiting:
@@ -292,7 +294,7 @@ class Children:
             assert self._server is not None
             child = Child(self._server, self._directory)
             self._all.add(child)
-            self._seen.add(child)
+            self._unclosed.add(child)
             child.exited.add_done_callback(lambda _, child=child: self._gone(child))  # type: ignore[misc]
             self._starting += 1
             self._aside(self._start(self._server, child))
@@ -330,6 +332,7 @@ class Children:
     async def _let_go(self, child: Child) -> None:
         await asyncio.sleep(LAST_WORDS_S)
         await child.hang_up()
+        self._unclosed.discard(child)
 
     def _aside(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -390,4 +393,7 @@ class _ForkServer:
             self._control.shutdown(socket.SHUT_WR)
         self.listen()
         assert self._listening is not None
-        await self._listening
+        _, late = await asyncio.wait([self._listening], timeout=SERVER_ENDS_S)
+        if late:
+            self._process.kill()
+            await self._listening

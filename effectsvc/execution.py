@@ -6,10 +6,11 @@ store's connection sends many effects' commands as one pipeline, and `begin` is 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pydantic import BaseModel
 
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from effectsvc.executor import Executor
 
 
+CHILD_WAIT_S: Final = 0.5
+"""How long an effect waits for a free child process before it is put off; longer holds up its lane's window."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ready:
     """Judged and admitted: what `begin` is asked for."""
@@ -44,6 +49,7 @@ class Ready:
     args: BaseModel
     facts: Facts
     rendered: Any
+    completed_parts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +150,9 @@ async def _judge(x: Executor, effect: Effect, at: Address) -> Judgement:
         software=x.software,
         log_key=await x.log_key(effect.tenant),
     )
-    return Ready(effect, at, tool, args, facts, rendered)
+    parts = await x.store.send(x.commands.parts(effect.effect_id)) if "parts" in effect.fields else {}
+    completed = tuple(sorted(name for name, (phase, *_) in parts.items() if phase == "done"))
+    return Ready(effect, at, tool, args, facts, rendered, completed)
 
 
 def _means_the_same(tool: Tool[Any, Any], effect: Effect) -> bool:
@@ -205,8 +213,14 @@ async def _begin(x: Executor, ready: Ready) -> Attempt | str:
     if ready.tool.isolation != "process":
         return await _ask(x, ready, x.executor_id, None)
     try:
-        child = await x.isolation.reserve_child()
-    except NotAttempted:
+        async with asyncio.timeout(CHILD_WAIT_S):
+            child = await x.isolation.reserve_child()
+    except (NotAttempted, TimeoutError) as error:
+        # Out of the way, so that what needs no child is not held up behind it.
+        pause_ms = 5_000 if isinstance(error, NotAttempted) else 500
+        await x.store.send(
+            x.commands.defer(ready.at, attempt=ready.effect.attempt, delay_ms=pause_ms, reason="no_child")
+        )
         return "no_child"
     try:
         attempt = await _ask(x, ready, child.executor, child)
@@ -245,6 +259,10 @@ async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None)
             return await _refuse(x, effect, at, Refuse("deadline_passed", "9:deadline"))
         case r.ClaimLost():
             return await _refuse(x, effect, at, Refuse("claim_lost", "4:effect"))
+        case r.Taken(State.PROPOSED | State.UNKNOWN):
+            # Nobody has it: the token's epoch may be over, which another process has accepted while we were idle.
+            x.aside(x.refresh_epoch())
+            return reply.word
         case r.Stopped() | r.Taken() | r.NotDue() | r.Gone() | r.WrongCell():
             return reply.word
 
@@ -269,7 +287,7 @@ async def _run(x: Executor, attempt: Attempt) -> Verdict:
         )
     finally:
         ctx.closed()
-    verdict = verdict_of(contract, ended, parts_begun=bool(ctx.parts_begun))
+    verdict = verdict_of(contract, ended, parts_begun=bool(ctx.parts_begun), sends=ctx.sends)
     if isinstance(verdict, Unclear) and not verdict.over and ended.still is not None:
         x.watch_overrun(attempt, ended.still)
     return verdict

@@ -54,6 +54,8 @@ STALL_GRACE_S: Final = 5.0
 """On top of the longest timeout: a loop that is only slow must not be taken for one that hangs."""
 STALL_EXIT: Final = 70
 """EX_SOFTWARE, as for a call that outlived its timeout."""
+SPOOL_RETRY_S: Final = 1.0
+"""A store that was away is asked so often whether it takes spooled outcomes: soon enough for who waits for them."""
 MAX_REPORT_CHARS: Final = 500
 """A report is a line for people who wait."""
 MAX_BACKOFF_S: Final = 300.0
@@ -96,6 +98,7 @@ class Executor:
         self.overruns: set[asyncio.Task[None]] = set()
         self._log_keys: dict[str, bytes | None] = {}
         self._side_tasks: set[asyncio.Task[Any]] = set()
+        self._delivering: asyncio.Task[Any] | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
 
     # ---- life ------------------------------------------------------------------------------------------------------
@@ -221,7 +224,8 @@ class Executor:
         return self._log_keys[tenant]
 
     def context(self, attempt: Attempt) -> EffectContext:
-        return make_context(self, attempt, rendered=attempt.ready.rendered)
+        ready = attempt.ready
+        return make_context(self, attempt, rendered=ready.rendered, completed_parts=ready.completed_parts)
 
     async def record_part(self, attempt: Attempt, name: str, phase: PartPhase, ref: str) -> None:
         """Durable when it returns. Raises OutcomeUnknown when this attempt may no longer write."""
@@ -270,7 +274,7 @@ class Executor:
         async def watch() -> None:
             ended = await still
             contract = attempt.ready.tool.contract
-            verdict = verdict_of(contract, ended, parts_begun=True)
+            verdict = verdict_of(contract, ended, parts_begun=True, sends=0)
             if isinstance(verdict, Happened):
                 await close(self, attempt, verdict)
             else:
@@ -323,6 +327,14 @@ class Executor:
                 at_ms=now_ms(),
             ),
         )
+        if self._delivering is None or self._delivering.done():
+            self._delivering = self.aside(self._deliver_later())
+
+    async def _deliver_later(self) -> None:
+        """Delivers what was spooled here once the store takes it; what is left at our end, a successor delivers."""
+        while (await asyncio.to_thread(self.spool.sizes)).waiting:
+            await asyncio.sleep(SPOOL_RETRY_S)
+            await self.deliver_spool()
 
     async def deliver_spool(self) -> int:
         """Tells the store what the spool holds: as commit while it is the current attempt, else as late evidence.
@@ -371,9 +383,12 @@ class Executor:
         known = await asyncio.to_thread(host_marks, self.settings)
         if self.store.mark is not None:
             known.append(self.store.mark)
-        accepted = await accept_restart(
-            self.store, self.commands, mismatch, marks=known, settings=self.settings, by=self.executor_id
-        )
+        try:
+            accepted = await accept_restart(
+                self.store, self.commands, mismatch, marks=known, settings=self.settings, by=self.executor_id
+            )
+        except StoreError:
+            return False  # away again: what waits for the epoch still has its patience
         if accepted:
             self.epoch = mismatch.found
         return accepted
@@ -383,7 +398,7 @@ class Executor:
         meta = await self.store.send(self.commands.hash_fields(self.keys.meta))
         self.epoch = meta.get("epoch", self.epoch)
 
-    def aside(self, work: Any) -> None:
+    def aside(self, work: Any) -> asyncio.Task[None]:
         """Runs something that nobody waits for; a store that is away is no error of it."""
 
         async def quietly() -> None:
@@ -395,3 +410,4 @@ class Executor:
         task = asyncio.create_task(quietly())
         self._side_tasks.add(task)
         task.add_done_callback(self._side_tasks.discard)
+        return task

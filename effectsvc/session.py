@@ -26,6 +26,8 @@ WINDOW: Final = 128
 """Ids read at once: enough to fill a pipeline, few enough that a loser wastes little."""
 POLL_S: Final = 0.25
 """An idle tap looks again after so long even if no bell rang (a bell is only for latency)."""
+BROKEN_PAUSE_S: Final = 1.0
+"""An effect whose pipe broke before its begin still stands in the lane: it may not be taken again at once."""
 REGISTRATION_MS: Final = 15_000
 """A session's registration is a lease; a killed worker is missed after so long at the latest."""
 
@@ -184,6 +186,7 @@ class Session:
             where = traceback.extract_tb(error.__traceback__)[-1]
             place, name = f"{where.filename}:{where.lineno}", type(error).__name__
             logger.error("effect %s: %s at %s; its lease will end", effect_id, name, place)
+            await asyncio.sleep(BROKEN_PAUSE_S)
         finally:
             self.in_flight.pop(effect_id, None)
             self._begun(effect_id)

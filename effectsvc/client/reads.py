@@ -140,7 +140,7 @@ async def _run(run: Run, tool: Tool[Any, Any], sent: SentArguments, reader: str)
     isolation = run.client.isolation()
     ctx = _context(run, tool, sent, reader, isolation)
     ended = await isolation.run(tool.function, args, ctx, isolation=contract.isolation, timeout_s=contract.timeout_s)
-    return verdict_of(contract, ended, parts_begun=False)
+    return verdict_of(contract, ended, parts_begun=False, sends=0)
 
 
 def _context(run: Run, tool: Tool[Any, Any], sent: SentArguments, reader: str, isolation: Isolation) -> EffectContext:

@@ -22,7 +22,7 @@ import logging
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 KEEP_IDLE_S: Final = 1.5
 """Under the shortest idle time of common servers (gunicorn 2 s, uvicorn and node 5 s): we close first."""
 KEEP_IDLE: Final = 100
-"""Idle connections kept. In use there may be any number: the worker's concurrency is the limit."""
+"""Idle connections kept in one pool. In use there may be any number: the worker's concurrency is the limit."""
+POOL_SIZE: Final = 16
+"""Requests at once in one of the event loop's pools: at this size looking through it no longer shows."""
 CONNECT_S: Final = 5.0
 """A host that has not answered two resends of SYN (after 1 and 3 s) is down; then there is time left to say so."""
 CONNECT_SHARE: Final = 0.8
@@ -248,9 +250,10 @@ def _may_lead_there(link: BaseException) -> bool:
 
 def async_client() -> httpx.AsyncClient:
     """A client for one event loop."""
+    _settle_sniffio()
     _keep_urls_out_of_logs()
     return httpx.AsyncClient(
-        transport=httpx.AsyncHTTPTransport(verify=_trusted(), trust_env=False, limits=_LIMITS),
+        transport=_SplitTransport(),
         follow_redirects=False,
         trust_env=False,
         cookies=_no_cookies(),
@@ -271,6 +274,16 @@ def sync_client() -> httpx.Client:
 _LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=KEEP_IDLE, keepalive_expiry=KEEP_IDLE_S)
 
 
+def _settle_sniffio() -> None:
+    """httpcore imports sniffio several times per request. Where there is none, each is a search of the whole import
+    path, a third of a request's time; None here answers at once that there is none.
+    """
+    try:
+        import sniffio  # type: ignore[import-not-found,unused-ignore]  # noqa: F401, PLC0415
+    except ModuleNotFoundError:
+        sys.modules["sniffio"] = None  # type: ignore[assignment]
+
+
 def _trusted() -> ssl.SSLContext:
     # The certificate files that SSL_CERT_FILE and SSL_CERT_DIR name are all that is taken from the environment.
     return httpx.create_ssl_context(trust_env=True)
@@ -278,6 +291,58 @@ def _trusted() -> ssl.SSLContext:
 
 def _no_cookies() -> CookieJar:
     return CookieJar(policy=DefaultCookiePolicy(allowed_domains=()))
+
+
+class _SplitTransport(httpx.AsyncBaseTransport):
+    """Many small pools, the first of which with room is taken, so that few requests share few connections.
+
+    httpcore looks at every connection of its pool, several times, for each request: with hundreds in one pool that is
+    most of the work.
+    """
+
+    def __init__(self) -> None:
+        self._verify = _trusted()
+        self._pools: list[httpx.AsyncHTTPTransport] = []
+        self._in_use: list[int] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        pool = next((pool for pool, count in enumerate(self._in_use) if count < POOL_SIZE), len(self._pools))
+        if pool == len(self._pools):
+            self._pools.append(httpx.AsyncHTTPTransport(verify=self._verify, trust_env=False, limits=_LIMITS))
+            self._in_use.append(0)
+        self._in_use[pool] += 1
+        try:
+            response = await self._pools[pool].handle_async_request(request)
+        except BaseException:
+            self._in_use[pool] -= 1
+            raise
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        response.stream = _CountedStream(response.stream, self._in_use, pool)
+        return response
+
+    async def aclose(self) -> None:
+        for pool in self._pools:
+            await pool.aclose()
+
+
+class _CountedStream(httpx.AsyncByteStream):
+    """An answer's body, whose end makes room in its pool."""
+
+    def __init__(self, stream: httpx.AsyncByteStream, in_use: list[int], pool: int) -> None:
+        self._stream = stream
+        self._in_use = in_use
+        self._pool = pool
+        self._is_open = True
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._stream:
+            yield piece
+
+    async def aclose(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._in_use[self._pool] -= 1
+        await self._stream.aclose()
 
 
 class _DeadlineStream(httpx.SyncByteStream):

@@ -5,11 +5,12 @@
 | returned a value | happened |
 | returned `Partial` | unknown, due to resume |
 | returned something deferred (generator, coroutine, future) | unknown |
-| raised `NotAttempted`, or an error the contract lists as not_attempted, before any part | not happened |
-| raised `Rejected`, or an error the contract lists as rejected, before any part | not happened |
+| raised `NotAttempted`, or an error listed as not_attempted, before any part or earlier send | not happened |
+| raised `Rejected`, or an error listed as rejected, before any part or earlier send | not happened |
 | raised `OutcomeUnknown` | unknown |
 | raised anything else, cancellation and SystemExit included | unknown |
 | overran its timeout, or its process died | unknown |
+| overran, and returned in the grace after its cancellation | happened |
 """
 
 from __future__ import annotations
@@ -68,18 +69,24 @@ def is_deferred(value: object) -> bool:
     )
 
 
-def verdict_of(contract: ToolContract, ended: Ended, *, parts_begun: bool) -> Verdict:
-    """What the end of the body proves about the effect."""
+def verdict_of(contract: ToolContract, ended: Ended, *, parts_begun: bool, sends: int) -> Verdict:
+    """What the end of the body proves about the effect.
+
+    `sends` is how often this attempt began to send, as far as its context knows: what the last one came to proves
+    nothing about an earlier one.
+    """
     match ended.kind:
         case "returned":
             return _returned(ended.value)
         case "raised":
             assert ended.error is not None
-            return _raised(contract, ended.error, parts_begun=parts_begun)
+            return _raised(contract, ended.error, parts_begun=parts_begun, sends=sends)
         case "overran":
+            if ended.over and ended.error is None and ended.exit_status is None:
+                return _returned(ended.value)  # it returned in its grace: late, and happened all the same
             return Unclear("timeout", "none", over=ended.over)
         case "died":
-            return Unclear("process_died", "none", over=True)
+            return Unclear("process_died", "none", over=ended.over)
 
 
 def _returned(value: object) -> Verdict:
@@ -93,17 +100,19 @@ def _returned(value: object) -> Verdict:
     return Happened(value)
 
 
-def _raised(contract: ToolContract, error: BaseException, *, parts_begun: bool) -> Verdict:
+def _raised(contract: ToolContract, error: BaseException, *, parts_begun: bool, sends: int) -> Verdict:
     error_type = dotted_name(type(error))
     if isinstance(error, OutcomeUnknown):
         return Unclear(error.code, error_type, over=True, provider_ref=error.provider_ref or "")
-    if parts_begun:
+    if parts_begun or sends > 1:
         return Unclear("raised", error_type, over=True)
     if isinstance(error, NotAttempted | Rejected):
         proof = "not_attempted" if isinstance(error, NotAttempted) else "rejected"
         return NotHappened(proof, error.code, error_type, error.retry_after_s)
     rule = contract.rule_for(error)
-    if rule is not None and rule.verdict != "unknown":
+    # A tool that sends several times may have sent before, through a client whose sends are not counted.
+    alone = contract.sends == "one_request" or sends == 1
+    if rule is not None and rule.verdict != "unknown" and alone:
         return NotHappened(rule.verdict, rule.code or rule.verdict, error_type, rule.retry_after_s)
     releases = rule is None and contract.on_unlisted_error == "release" and isinstance(error, Exception)
     if releases and not is_a(error, frozenset(contract.ambiguous_errors)):
