@@ -65,10 +65,20 @@ MAX_BACKOFF_S: Final = 300.0
 class Executor:
     """Everything that one worker process runs attempts with. Belongs to one event loop.
 
+    A `store` that is given (a test's) is neither checked nor closed here; `keeper` renews the leases.
+
     Raises StoreUnsafe, CellMissing, StoreUnavailable at `start`; ContractError when the registry is not whole.
     """
 
-    def __init__(self, settings: Settings, registry: ToolRegistry, policy: Policy) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        registry: ToolRegistry,
+        policy: Policy,
+        *,
+        store: AsyncStore | None = None,
+        keeper: LeaseKeeper | None = None,
+    ) -> None:
         self.settings = settings
         self.registry = registry
         self.policy = policy
@@ -80,10 +90,11 @@ class Executor:
         self.executor_id = self.lock.executor
         self.logger = logger
         self.software = f"effectsvc/{__version__}"
-        self.store = AsyncStore(settings.redis_url, patience_s=settings.patience_s, on_epoch=self._on_epoch)
+        self._is_given = store is not None
+        self.store = store or AsyncStore(settings.redis_url, patience_s=settings.patience_s, on_epoch=self._on_epoch)
         self.marks = MarkFile(self.directory, cell=settings.cell, executor=self.executor_id)
         self.spool = Spool(self.directory, cell=settings.cell, max_bytes=settings.spool_mb << 20)
-        self.keeper = LeaseKeeper(
+        self.keeper = keeper or LeaseKeeper(
             url=settings.redis_url,
             commands=self.commands,
             lease_ms=settings.lease_ms,
@@ -108,7 +119,8 @@ class Executor:
         self.loop = asyncio.get_running_loop()
         self.registry.check_whole()
         self.isolation.start()
-        await check_server(self.store, self.settings)
+        if not self._is_given:
+            await check_server(self.store, self.settings)
         self._check_durability()
         meta = await self.store.send(self.commands.hash_fields(self.keys.meta))
         self.epoch = meta.get("epoch", "")
@@ -165,7 +177,8 @@ class Executor:
         await asyncio.gather(*self._side_tasks, *self.overruns, return_exceptions=True)
         self.keeper.stop()
         await self.isolation.close()
-        await self.store.close()
+        if not self._is_given:
+            await self.store.close()
         if not self.isolation.living:
             self.lock.release()  # else the file stays: it is free, and so a proof, once this process has ended
 

@@ -46,7 +46,7 @@ class Tally:
 class Session:
     """The tap of one worker process. `serve` opens it; running calls go on after it has closed."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, *, listener: Listener | None = None) -> None:
         self.x = executor
         self.lanes = executor.settings.lane_names
         self.in_flight: dict[str, asyncio.Task[None]] = {}
@@ -55,7 +55,7 @@ class Session:
         self._unbegun: set[str] = set()
         self._wake = asyncio.Event()
         self._losses = 0
-        self._listener = Listener(executor.settings.redis_url, self._heard)
+        self._listener = listener or Listener(executor.settings.redis_url, self._heard)
         self._next_due_ms: int | None = None
 
     async def start(self) -> None:
@@ -193,6 +193,14 @@ class Session:
             self.tally.add(word)
             self._losses = self._losses + 1 if word in ("taken", "gone") else max(0, self._losses - 1)
             self._wake.set()
+
+    async def work_once(self) -> int:
+        """Takes what is due in the lanes now, and what becomes due meanwhile, and waits for it. Returns how many."""
+        before = self.tally.taken
+        while await self._take() or self.in_flight:
+            if self.in_flight:
+                await asyncio.wait(list(self.in_flight.values()), return_when=asyncio.FIRST_COMPLETED)
+        return self.tally.taken - before
 
     # ---- the end ---------------------------------------------------------------------------------------------------
 

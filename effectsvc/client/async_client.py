@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Final
 
 from effectsvc.client.catalogue import Catalogue
@@ -40,14 +41,23 @@ class AsyncEffectClient:
     """A connection to one cell, for one event loop. Use as `async with`.
 
     `tools` is the registry when this process can import the tools: reads then run inline, and arguments are judged by
-    the same contracts as in the worker. Raises StoreUnsafe, StoreUnavailable and CellMissing at entry.
+    the same contracts as in the worker. A `store` that is given (a test's) is neither checked nor closed.
+    Raises StoreUnsafe, StoreUnavailable and CellMissing at entry.
     """
 
-    def __init__(self, settings: Settings | None = None, *, tools: ToolRegistry | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        tools: ToolRegistry | None = None,
+        store: AsyncStore | None = None,
+        listener: Callable[[Callable[[str, str], None]], Listener] | None = None,
+    ) -> None:
         self.settings = settings or load_settings()
         self.keys = CellKeys(check_name("cell", self.settings.cell))
         self.commands = Commands(self.keys)
-        self.store = AsyncStore(self.settings.redis_url, patience_s=self.settings.patience_s)
+        self._is_given = store is not None
+        self.store = store or AsyncStore(self.settings.redis_url, patience_s=self.settings.patience_s)
         self.tools = tools
         self.catalogue = Catalogue(self.store, self.commands, tools)
         self.name = secrets.token_hex(4)
@@ -55,7 +65,7 @@ class AsyncEffectClient:
         self._waiters: dict[str, set[asyncio.Event]] = defaultdict(set)
         self._told: set[str] = set()
         self._isolation: Isolation | None = None
-        self._listener = Listener(self.settings.redis_url, self._heard)
+        self._listener = listener(self._heard) if listener else Listener(self.settings.redis_url, self._heard)
 
     @classmethod
     def from_env(cls, *, tools: ToolRegistry | None = None, **settings: object) -> AsyncEffectClient:
@@ -63,7 +73,8 @@ class AsyncEffectClient:
         return cls(load_settings(**settings), tools=tools)
 
     async def __aenter__(self) -> AsyncEffectClient:
-        await check_server(self.store, self.settings)
+        if not self._is_given:
+            await check_server(self.store, self.settings)
         meta = await self.store.send(self.commands.hash_fields(self.keys.meta))
         self.commands.buckets = int(meta.get("buckets", self.commands.buckets))
         await self._listener.listen(self.keys.notice_channel(self.name))
@@ -77,7 +88,8 @@ class AsyncEffectClient:
         await self._listener.close()
         if self._isolation is not None:
             await self._isolation.close()
-        await self.store.close()
+        if not self._is_given:
+            await self.store.close()
 
     def isolation(self) -> Isolation:
         """Where read tools run in this process; started at the first read."""

@@ -1,0 +1,372 @@
+"""The straight way of an effect: proposed, begun, renewed, progressed, closed."""
+
+from __future__ import annotations
+
+from effectsvc.core.states import State
+from effectsvc.store import replies as r
+from effectsvc.store.command import Proposal
+from effectsvc.store.effect_commands import (
+    BeginReply,
+    CommitReply,
+    MarkUnknownReply,
+    ProgressReply,
+    ProposeReply,
+    ReleaseReply,
+    RenewReply,
+)
+from effectsvc.testing.model.cell import Cell, Said, number_of
+from effectsvc.testing.model.effect import Effect, Part, Run
+
+
+class EffectOperations(Cell):
+    """What the client and the worker that runs the effect send."""
+
+    # ---- propose ---------------------------------------------------------------------------------------------------
+
+    def propose(self, p: Proposal) -> ProposeReply:
+        """none -> proposed, held, refused."""
+        effect_id = p.at.effect_id
+        if known := self.effects.get(effect_id):
+            return self._proposed_before(p, known)
+        if tomb := self.tombs.get(f"e:{effect_id}"):
+            return r.Retired("effect", tomb)
+        run = self.runs.get(p.at.run)
+        if run is None or run.closed is not None:
+            return r.RunMissing()
+        if cell := self.away_from(p.tenant):
+            return r.WrongCell(cell)
+        return self._stopped(p, run) or self._met_claim(p) or self._accepted(p)
+
+    def _proposed_before(self, p: Proposal, known: Effect) -> ProposeReply:
+        if p.args not in (known.args, known.args0) or (p.tool, p.at.run) != (known.tool, known.run):
+            detail = f"{known.effect_id} {known.state}"
+            return r.Refused("tool_call_conflict", "4:effect", detail, 0, self.short_epoch)
+        nothing = "no_refusal"
+        return r.Exists(known.state, known.rule or nothing, known.layer or nothing, known.occ or 1)
+
+    def _stopped(self, p: Proposal, run: Run) -> ProposeReply | None:
+        switch = self.open_switch(tenant=p.tenant, tool=p.tool, agent=p.agent)
+        if switch and switch[0] in ("fleet", "tenant"):
+            return self._refused(p, "kill_switch", "0.5:kill_switch", " ".join(switch))
+        if switch:
+            # Not stored: it may be proposed again, under the same id, once the switch is closed.
+            rule = f"{switch[0]}_frozen"
+            said = self.append("decision", "frozen", p.entry, rule=rule, layer="0.5:kill_switch")
+            if rule in p.halt_rules:
+                self.halt(p.at.run, rule, "", p.entry)
+            return r.Frozen(*switch, *said)
+        match self.run_stop(run):
+            case r.Halted(reason):
+                return self._refused(p, "run_halted", "0.7:run_halted", reason, halts=False)
+            case r.Deadline(deadline):
+                return self._refused(p, "deadline_passed", "9:deadline", str(deadline), halts=False)
+        if p.to == "refused":
+            # A client's own gates judge by the policy it read: only under the policy in force does a refusal halt.
+            return self._refused(p, p.rule, p.layer, "", halts=self.policy == p.policy)
+        if not p.call and p.needs_call:
+            return self._refused(p, "tool_call_id_required", "4:effect", "")
+        return None
+
+    def _refused(self, p: Proposal, rule: str, layer: str, detail: str, *, halts: bool = True) -> r.Refused:
+        """A refusal that is stored, so that a re-send is answered from it. It holds no claim."""
+        e = self._new(p, State.REFUSED)
+        e.rule, e.layer, e.notice = rule, layer, p.notice
+        said = self.append("decision", "refused", p.entry, rule=rule, layer=layer, moved=("", "refused"))
+        if halts and (p.halts_any or rule in p.halt_rules):
+            self.halt(p.at.run, rule, "", p.entry)
+        return r.Refused(rule, layer, detail, *said)
+
+    def _met_claim(self, p: Proposal) -> ProposeReply | None:
+        """What the claims' holders say; None when both claims are free (also: held by one that has freed them)."""
+        holder = self.calls.get(p.call) if p.call else None
+        if holder is not None and holder not in p.looks:
+            return r.Look(holder)
+        if e := self.effects.get(holder or ""):
+            if not _same(p, e):
+                return self._refused(p, "tool_call_conflict", "4:effect", f"{e.effect_id} {e.shown_state}")
+            if not e.frees_claims or e.rule == "approval_rejected":
+                return self._joined(p, "call", e)
+        if p.call and (tomb := self.tombs.get(f"c:{p.call}")):
+            return r.Retired("call", tomb)
+        for intent in (p.at.intent, *p.superseded):
+            holder = self.intents.get(intent)
+            if holder is not None and holder not in p.looks:
+                return r.Look(holder)
+            e = self.effects.get(holder or "")
+            if e is None or e.frees_claims:
+                continue
+            if _same(p, e):
+                return self._joined(p, "intent", e)
+            detail = f"{e.effect_id} {e.shown_state}"
+            return self._refused(p, "same_intent_other_arguments", "4:effect", detail)
+        if tomb := self.tombs.get(f"i:{p.at.intent}"):
+            return r.Retired("intent", tomb)
+        return None
+
+    def _joined(self, p: Proposal, how: str, e: Effect) -> r.Joined:
+        if how == "intent" and p.call:
+            self.calls[p.call] = e.effect_id
+        said = self.append("replay", "joined", p.entry, rule=how, moved=(e.state, e.state))
+        return r.Joined(how, e.effect_id, e.shown_state, e.occ or 1, *said)
+
+    def _accepted(self, p: Proposal) -> r.Proposed | r.Held:
+        before = self.effects.get(self.intents.get(p.at.intent, ""))
+        again = before or self.effects.get(self.calls.get(p.call, ""))
+        e = self._new(p, State(p.to))
+        e.version, e.lane, e.notice, e.attempt = p.version, p.at.lane, p.notice, 0
+        e.occ = before.next_occurrence if before else 1
+        e.again_of = again.effect_id if again else None
+        if p.call:
+            self.calls[p.call] = e.effect_id
+        self.intents[p.at.intent] = e.effect_id
+        self.tenants[p.tenant] = self.name
+        if p.to == "held":
+            e.rule, e.layer, e.expires = p.rule, p.layer, self.now + p.ttl_ms
+            said = self.append("proposal", "held", p.entry, rule=p.rule, layer=p.layer, moved=("", "held"))
+            return r.Held(e.expires, e.occ, e.again_of or "", *said)
+        self.enqueue(e, "lane", self.now + p.delay_ms)
+        said = self.append("proposal", "proposed", p.entry, moved=("", "proposed"))
+        return r.Proposed(e.due, e.occ, e.again_of or "", *said)
+
+    def _new(self, p: Proposal, state: State) -> Effect:
+        e = Effect(p.at.effect_id, state, p.tool, p.tenant, p.agent, p.at.run, p.args, at=self.now, since=self.now)
+        e.payload = p.payload
+        self.effects[e.effect_id] = e
+        return e
+
+    # ---- begin, renew, progress ------------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        *,
+        effect_id: str,
+        intent: str,
+        token: str,
+        lease_ms: int,
+        executor: str,
+        wall_ms: int,
+        decision: str,
+        entry: bytes,
+    ) -> BeginReply:
+        """proposed, unknown -> pending. The only permission to act."""
+        e = self.effects.get(effect_id)
+        if e is None:
+            return r.Gone()
+        stop = self.stop(e)
+        if e.token == token:
+            return self._granted_before(e, stop)
+        queue = {State.PROPOSED: "lane", State.UNKNOWN: "rerun"}.get(e.state)
+        if queue is None or not self.of_this_epoch(token) or number_of(token) != (e.attempt or 0) + 1:
+            return r.Taken(e.state)
+        if cell := self.away_from(e.tenant):
+            return r.WrongCell(cell)
+        if e.queue != queue:
+            return r.Taken(e.state)
+        waits_until = max(e.due, self._lease_in_the_way(e))
+        if waits_until > self.now:
+            return r.NotDue(waits_until)
+        if isinstance(stop, r.Stopped):
+            e.queue, e.lane_reason = "parked", f"{stop.scope}_frozen"
+            return stop
+        if stop is not None:
+            return stop
+        if not self.holds_claim(e, intent):
+            return r.ClaimLost(self.intents.get(intent, ""))
+        rule = (e.rerun if e.state is State.UNKNOWN else None) or "no_refusal"
+        e.attempt, e.token, e.decision = number_of(token), token, decision
+        e.first, e.first_wall = e.first or self.now, e.first_wall or wall_ms
+        e.executors[e.attempt] = executor
+        e.clear("waiting_for", "reason", "needs_review", "proof", "code")
+        moved = self.move(e, State.PENDING)
+        e.lease = self.now + lease_ms
+        said = self.append("decision", "granted", entry, rule=rule, moved=moved)
+        return r.Granted(e.lease, e.occ or 1, e.first, e.first_wall, rule, *said)
+
+    def _granted_before(self, e: Effect, stop: r.Stopped | r.Halted | r.Deadline | None) -> BeginReply:
+        """The same actor again: granted only while nothing has come between."""
+        if e.state is not State.PENDING or e.lease is None or e.lease <= self.now:
+            return r.Taken(e.state)
+        if isinstance(stop, r.Stopped | r.Halted):
+            return stop
+        rule = e.rerun or "no_refusal"
+        return r.Granted(e.lease, e.occ or 1, e.first or 0, e.first_wall or 0, rule, 0, self.short_epoch)
+
+    def of_this_epoch(self, token: str) -> bool:
+        """Whether the token was made in the epoch in force."""
+        return token[:16] == self.short_epoch
+
+    def holds_claim(self, e: Effect, intent: str) -> bool:
+        """Whether the intent claim still names the effect."""
+        return self.intents.get(intent) == e.effect_id
+
+    def _lease_in_the_way(self, e: Effect) -> int:
+        """A reversible tool is run again once no lease lives; the other named rules need not wait."""
+        return e.lease if e.state is State.UNKNOWN and e.rerun == "reversible" and e.lease is not None else 0
+
+    def renew(self, *, effect_id: str, token: str, lease_ms: int) -> RenewReply:
+        """pending, unknown: the lease of the current attempt, while it is not over."""
+        e = self.effects.get(effect_id)
+        if e is None:
+            return r.Gone()
+        lives = e.token == token and number_of(token) in e.executors
+        if not lives or e.state not in (State.PENDING, State.UNKNOWN):
+            return r.Stale(e.state)
+        e.lease = self.now + lease_ms
+        return r.Renewed(e.lease)
+
+    def progress(self, *, effect_id: str, token: str, part: str, phase: str, ref: str, entry: bytes) -> ProgressReply:
+        """pending -> pending: a part is begun or done; from the first on the effect is in doubt."""
+        e = self.effects.get(effect_id)
+        if e is None:
+            return r.Gone()
+        # An attempt that overran still says what it finished; it begins nothing.
+        may_say = e.state is State.PENDING or (e.state is State.UNKNOWN and phase == "done")
+        if e.token != token or not may_say:
+            return r.Stale(e.state)
+        known, number = e.parts.get(part), number_of(token)
+        if known and (known.phase, known.attempt) == (phase, number):
+            return r.AlreadyNoted(e.parts_text)
+        if known and known.phase == "done":
+            return r.PartDone(known.attempt, known.ref)
+        e.parts[part] = Part(phase, number, ref)
+        e.doubt = True
+        said = self.append("part", phase, entry, moved=(e.state, e.state))
+        return r.Noted(e.parts_text, *said)
+
+    # ---- closes ----------------------------------------------------------------------------------------------------
+
+    def commit(
+        self, *, effect_id: str, token: str, result: bytes, digest: str, ref: str, rule: str, entry: bytes
+    ) -> CommitReply:
+        """pending, or unknown when it is the current attempt -> committed."""
+        e = self.effects.get(effect_id)
+        if e is None:
+            return r.Gone()
+        if e.token != token:
+            return r.Stale(e.state)
+        if e.state is State.COMMITTED:
+            return r.AlreadyCommitted(e.state, e.result or "")
+        if e.state not in (State.PENDING, State.UNKNOWN):
+            return r.Stale(e.state)
+        e.over(number_of(token))
+        return r.Committed(*self.happened(e, "outcome", rule, result, digest, ref, entry))
+
+    def release(
+        self,
+        *,
+        effect_id: str,
+        token: str,
+        proof: str,
+        code: str,
+        to: str,
+        delay_ms: int,
+        bound: str,
+        entry: bytes,
+    ) -> ReleaseReply:
+        """pending -> proposed, failed; unknown when in doubt. Before its begin arrived it burns that number."""
+        e = self.effects.get(effect_id)
+        if e is None:
+            return r.Gone()
+        if e.token != token:
+            return self._burnt(e, number_of(token))
+        if e.state is not State.PENDING:
+            return r.Already(e.state)
+        e.over(number_of(token))
+        if e.late is not None:
+            return r.Committed(*self._as_the_evidence_says(e, entry))
+        if e.doubt:
+            return r.Unknown(*self._leave_unknown(e, "in_doubt", "lookup", "", delay_ms, entry))
+        moved = self.move(e, State(to))
+        e.proof, e.code = proof, code
+        e.clear("decision")
+        if to == "failed":
+            e.bound = bound
+            return r.Failed(*self.append("outcome", "failed", entry, rule=proof, moved=moved))
+        self.enqueue(e, "lane", self.now + delay_ms)
+        return r.Returned(e.due, *self.append("outcome", "proposed", entry, rule=proof, moved=moved))
+
+    def _burnt(self, e: Effect, number: int) -> ReleaseReply:
+        """The number's begin has not arrived: one that comes later finds it taken."""
+        attempt, waits = e.attempt or 0, e.state in (State.HELD, State.PROPOSED, State.UNKNOWN)
+        begun = e.token is not None and number_of(e.token) == number
+        if not waits or begun or number not in (attempt, attempt + 1):
+            return r.Stale(e.state)
+        e.attempt = number
+        return r.Burnt()
+
+    def mark_unknown(
+        self,
+        *,
+        effect_id: str,
+        token: str,
+        by: str,
+        reason: str,
+        over: bool,
+        next: str,  # noqa: A002  # the header's word
+        rule: str,
+        delay_ms: int,
+        entry: bytes,
+    ) -> MarkUnknownReply:
+        """pending -> unknown; the attempt is over (it raised, it is dead), or may still live."""
+        e = self.effects.get(effect_id)
+        if e is None:
+            return r.Gone()
+        if e.token != token:
+            return r.Stale(e.state)
+        ended = e.lease is None or e.lease <= self.now
+        if e.state is not State.PENDING:
+            if by == "sweep" and ended:
+                e.lease = None  # nobody renews it any more
+            return r.Already(e.state)
+        if by == "sweep" and not ended and not over:
+            return r.LeaseLives(e.lease or 0)
+        if over:
+            e.over(number_of(token))
+        if e.late is not None:
+            return r.Committed(*self._as_the_evidence_says(e, entry))
+        # The lease of a worker's own overrun lives on; what the sweep speaks for has ended.
+        keep_lease = by == "worker" and not over
+        return r.Unknown(*self._leave_unknown(e, reason, next, rule, delay_ms, entry, keep_lease=keep_lease))
+
+    def _leave_unknown(
+        self,
+        e: Effect,
+        reason: str,
+        next_step: str,
+        rule: str,
+        delay_ms: int,
+        entry: bytes,
+        *,
+        keep_lease: bool = False,
+    ) -> Said:
+        """In doubt from now on: due for begin under a named rule, for a lookup, or for a person; never the outbox."""
+        moved = self.move(e, State.UNKNOWN, keep_lease=keep_lease)
+        e.doubt, e.reason = True, reason
+        e.clear("rerun")
+        match next_step:
+            case "rerun":
+                e.rerun = rule
+                self.enqueue(e, "rerun", self.now + delay_ms)
+            case "review":
+                e.needs_review, e.waiting_for = True, "person"
+            case _:
+                e.waiting_for, e.lookup = "lookup", self.now + delay_ms
+        return self.append("outcome", "unknown", entry, rule=reason, moved=moved)
+
+    def _as_the_evidence_says(self, e: Effect, entry: bytes) -> Said:
+        """Late evidence that it happened came while this attempt ran: its close ends committed, whatever it says."""
+        digest, ref = e.late_digest or "", e.late_ref or ""
+        return self.happened(e, "outcome", "late_evidence", e.stored or b"", digest, ref, entry)
+
+    def happened(self, e: Effect, kind: str, rule: str, result: bytes, digest: str, ref: str, entry: bytes) -> Said:
+        """Proof that it happened, from wherever: committed, with the provider's answer."""
+        e.clear("doubt", "reason", "rerun", "waiting_for", "needs_review", "absent_at", "absent_of", "probe_until")
+        e.clear("late", "late_digest", "late_ref", "decision", "rule", "layer", "proof", "code", "bound")
+        moved = self.move(e, State.COMMITTED)
+        e.result, e.ref, e.stored = digest, ref, result
+        return self.append(kind, "committed", entry, rule=rule, moved=moved)
+
+
+def _same(p: Proposal, e: Effect) -> bool:
+    """The same tool with the same arguments; the digests of a person's edits count as the call's own."""
+    return p.args in (e.args, e.args0) and p.tool == e.tool

@@ -1,0 +1,144 @@
+"""A user's tool on the workbench: real gates and executor, the store in memory, a provider that fails on demand."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from pydantic import BaseModel
+
+from effectsvc import EffectContext, ErrorRule, NotAttempted, ToolRegistry
+from effectsvc.testing import FakeProvider, ProviderRejected, Workbench
+
+
+class Charge(BaseModel):
+    order: str
+    cents: int
+
+
+class Receipt(BaseModel):
+    provider_ref: str
+
+
+def registry(provider: FakeProvider) -> ToolRegistry:
+    tools = ToolRegistry()
+
+    @tools.effect(
+        purpose="Charge an order.",
+        use_when="It is confirmed.",
+        do_not_use_when="It is disputed.",
+        result_means="The money was taken.",
+        reversibility="irreversible",
+        intent=("order",),
+        backoff_s=10,
+        expected_errors=[
+            ErrorRule(status=422, verdict="rejected"),
+            ErrorRule(status=429, verdict="not_attempted"),
+        ],
+    )
+    async def charge(args: Charge, ctx: EffectContext) -> Receipt:
+        if args.order == "closed":
+            raise NotAttempted("the till is closed")
+        return Receipt(provider_ref=await provider.apply_async(ctx.idempotency_key, args.cents))
+
+    return tools
+
+
+@pytest.fixture
+def provider() -> FakeProvider:
+    return FakeProvider()
+
+
+@pytest.fixture
+async def bench(provider: FakeProvider) -> AsyncIterator[Workbench]:
+    async with Workbench(registry(provider)) as workbench:
+        yield workbench
+
+
+async def test_an_effect_is_proposed_run_and_committed(bench: Workbench, provider: FakeProvider) -> None:
+    """The whole way of one effect, in one process."""
+    run = await bench.run()
+    effect = await run.propose("charge", {"order": "o-1", "cents": 500}, tool_call_id="call_1")
+    assert (await effect.status()).status == "pending"
+    assert await bench.work() == 1
+    result = await effect.wait(timeout=1)
+    assert result.ok
+    assert result.parse(Receipt).provider_ref
+    assert set(provider.ledger.values()) == {1}
+
+
+async def test_an_answer_that_is_lost_leaves_the_effect_unknown_and_is_not_repeated(
+    bench: Workbench, provider: FakeProvider
+) -> None:
+    """After a time-out that may have followed the write, a re-plan joins the unknown effect and nothing runs again."""
+    run = await bench.run()
+    provider.timeout_after()
+    effect = await run.propose("charge", {"order": "o-1", "cents": 500}, tool_call_id="call_1")
+    await bench.work()
+    assert (await effect.status()).status == "unknown"
+    again = await run.propose("charge", {"order": "o-1", "cents": 500}, tool_call_id="call_2")
+    bench.advance(3600)
+    await bench.work()
+    result = await again.status()
+    assert result.status == "unknown"
+    assert result.error is not None
+    assert result.error.code == "effect_status_unknown"
+    assert result.error.retry == "never"
+    assert set(provider.ledger.values()) == {1}
+
+
+async def test_what_was_not_attempted_is_tried_again_later(bench: Workbench, provider: FakeProvider) -> None:
+    """429 is listed as not attempted: the effect goes back into the outbox, is due later, and is then done once."""
+    run = await bench.run()
+    provider.reject(429)
+    effect = await run.propose("charge", {"order": "o-1", "cents": 500}, tool_call_id="call_1")
+    await bench.work()
+    bench.advance(3600)
+    await bench.work()
+    assert (await effect.status()).ok
+    assert set(provider.ledger.values()) == {1}
+
+
+async def test_a_rejection_ends_it_and_frees_its_claims(bench: Workbench, provider: FakeProvider) -> None:
+    """A definite refusal of the provider is final; the same call may be made anew, under the next occurrence."""
+    run = await bench.run()
+    provider.reject(422)
+    first = await run.propose("charge", {"order": "o-1", "cents": 500}, tool_call_id="call_1")
+    await bench.work()
+    assert (await first.status()).status == "failed"
+    second = await run.propose("charge", {"order": "o-1", "cents": 500}, tool_call_id="call_2")
+    assert second.effect_id != first.effect_id
+    assert second.occurrence == 2
+    await bench.work()
+    assert (await second.status()).ok
+
+
+async def test_attempts_are_bounded(bench: Workbench) -> None:
+    """A tool that is never able to try fails at its bound, and the result says that a retry is safe."""
+    run = await bench.run()
+    effect = await run.propose("charge", {"order": "closed", "cents": 500}, tool_call_id="call_1")
+    for _ in range(50):
+        await bench.work()
+        bench.advance(600)
+    result = await effect.status()
+    assert result.status == "retryable_error"
+    assert result.metadata["bound"] in {"max_attempts", "max_elapsed"}
+
+
+async def test_another_amount_for_one_order_is_refused_and_named(bench: Workbench) -> None:
+    """The same intent with other arguments is refused."""
+    run = await bench.run()
+    await run.propose("charge", {"order": "o-1", "cents": 500}, tool_call_id="call_1")
+    other = await run.propose("charge", {"order": "o-1", "cents": 700}, tool_call_id="call_2")
+    result = await other.status()
+    assert result.status == "denied"
+    assert result.error is not None
+    assert result.error.code == "same_intent_other_arguments"
+
+
+def test_a_rejection_of_the_fake_provider_carries_its_status(provider: FakeProvider) -> None:
+    """The fake provider fails as HTTP clients do, with a status on the error."""
+    provider.reject(422)
+    with pytest.raises(ProviderRejected) as caught:
+        provider.apply("key", 1)
+    assert caught.value.status_code == 422
