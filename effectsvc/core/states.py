@@ -59,16 +59,16 @@ MOVES: Final = _moves(
     cancel=({_H, _P, _U}, {_X, _U}),
     overtake=({_H, _P, _U}, {_X, _U}),
     begin=({_P, _U}, {_R}),
-    progress=({_R}, {_R}),
+    progress=({_R, _U}, {_R, _U}),
     renew=({_R, _U}, {_R, _U}),
     commit=({_R, _U}, {_C}),
-    release=({_R, _P}, {_P, _F, _U, _C}),
+    release=({_R}, {_P, _F, _U, _C}),
     mark_unknown=({_R}, {_U, _C}),
     late=(set(_ANY), {_C, _U, _R, _F, _D, _X}),
     over=(set(_ANY), set(_ANY)),
-    probe=({_U}, {_U, _C, _F, _P}),
+    probe=({_U}, {_U, _F, _P}),
     resolve=({_U, _F, _D, _X}, {_C, _F, _P, _U}),
-    adopt=(set(_ANY), {_U, _C}),
+    adopt=(set(_ANY) - {_C}, {_U}),
 )
 """Operation -> (from-states it moves, states it can end in). `propose` creates, so it is not in the table.
 

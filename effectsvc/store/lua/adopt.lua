@@ -12,13 +12,17 @@ local number, short_epoch = attempt_of(token), string.sub(epoch, 1, 16)
 if number == '' then return { 'wrong_keys', 'token' } end
 if not has_tail(k_open, run) then return { 'wrong_keys', 'run' } end
 if not has_tail(k_lane, lane) then return { 'wrong_keys', 'lane' } end
-local f = redis.call('HMGET', k_effect, 'state', 'token', 'attempt', 'alive', 'notice', 'run', 'contradicted', 'a' .. number)
+local f = redis.call('HMGET', k_effect, 'state', 'token', 'attempt', 'alive', 'notice', 'run', 'contradicted', 'a' .. number,
+  'lane')
 local state = f[1]
 if state then
   if f[6] ~= run then return { 'wrong_keys', 'run' } end
   -- What this store still knows it has not lost: this attempt, or any of its own epoch.
   if state == 'committed' or f[2] == token or f[8] == token then return { 'already', state } end
   if string.sub(token, 1, 16) == short_epoch then return { 'already', state } end
+  if f[9] and f[9] ~= lane then return { 'wrong_keys', 'lane' } end
+  -- Refused at propose, or cancelled before it: such a record was never meant for a lane.
+  if not f[9] then redis.call('HSET', k_effect, 'lane', lane, 'version', version, 'occ', occurrence) end
 else
   local tomb = redis.call('HGET', k_tomb_effect, 'e:' .. effect_id)
   if tomb then return { 'retired', 'effect', tomb } end

@@ -9,8 +9,12 @@ redis.call('ZREMRANGEBYSCORE', k_live, '-inf', now)
 redis.call('ZREMRANGEBYSCORE', k_asked, '-inf', now)
 local ready = redis.call('ZCOUNT', k_lane, '-inf', now) + redis.call('ZCOUNT', k_rerun, '-inf', now)
 if ready == 0 then
-  local first = redis.call('ZRANGE', k_lane, 0, 0, 'WITHSCORES')
-  return { 'idle', first[2] and int(tonumber(first[2])) or '' }
+  local next_ms = ''
+  for _, queue in ipairs({ k_lane, k_rerun }) do
+    local first = tonumber(redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')[2] or '')
+    if first and (next_ms == '' or first < tonumber(next_ms)) then next_ms = int(first) end
+  end
+  return { 'idle', next_ms }
 end
 local live, asked = redis.call('ZCARD', k_live), redis.call('ZCARD', k_asked)
 if live + asked >= tonumber(wanted) then return { 'enough', int(ready), int(live), int(asked) } end

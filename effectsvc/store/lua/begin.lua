@@ -9,11 +9,12 @@ REPLY  granted lease_end_ms occurrence first_ms first_wall_ms rule n epoch | tak
 --- include: stops
 --- include: move
 --- include: attempts
-local f = redis.call('HMGET', k_effect, 'state', 'tool', 'tenant', 'agent', 'run', 'lane', 'attempt', 'token', 'occ', 'first', 'first_wall', 'rerun', 'alive', 'notice')
+local f = redis.call('HMGET', k_effect, 'state', 'tool', 'tenant', 'agent', 'run', 'lane', 'attempt', 'token', 'occ', 'first', 'first_wall', 'rerun', 'alive', 'notice',
+  'lane_reason', 'proof')
 if not f[1] then return { 'gone' } end
 local state, lane, number = f[1], f[6], attempt_of(token)
 if not has_tail(k_run, f[5]) then return { 'wrong_keys', 'run' } end
-if not has_tail(k_lane, lane) then return { 'wrong_keys', 'lane' } end
+if lane and not has_tail(k_lane, lane) then return { 'wrong_keys', 'lane' } end
 local record = load_run()
 if not record then return { 'wrong_keys', 'run' } end
 local scope, ids = frozen(f[3], f[2], f[4])
@@ -25,7 +26,7 @@ if f[8] == token then
   local lease = tonumber(redis.call('ZSCORE', k_leases, effect_id) or '0')
   if state ~= 'pending' or lease <= now then return { 'taken', state } end
   if scope then return { 'frozen', scope, ids } end
-  if stop then return { stop, reason } end
+  if stop == 'halted' then return { stop, reason } end
   return { 'granted', int(lease), f[9], f[10], f[11], f[12] or 'no_refusal', '0', string.sub(epoch, 1, 16) }
 end
 if state ~= 'proposed' and state ~= 'unknown' then return { 'taken', state } end
@@ -64,8 +65,10 @@ redis.call('ZREM', queue, effect_id)
 if state == 'unknown' then
   redis.call('ZREM', k_unknown, effect_id)
   redis.call('ZREM', k_lookup, effect_id)
-  redis.call('HDEL', k_effect, 'lane_reason', 'waiting_for', 'reason', 'needs_review')
+  redis.call('HDEL', k_effect, 'waiting_for', 'reason', 'needs_review')
 end
+-- Why it waited, and what an earlier attempt proved, says nothing of this one.
+if f[15] or f[16] then redis.call('HDEL', k_effect, 'lane_reason', 'proof', 'code') end
 local lease_end = now + tonumber(lease_ms)
 redis.call('ZADD', k_leases, lease_end, effect_id)
 count(state, 'pending')

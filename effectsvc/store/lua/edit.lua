@@ -26,7 +26,8 @@ if holder and holder ~= effect_id then
   if holder ~= look_id or not k_look[1] then return { 'look', holder } end
   local x = redis.call('HMGET', k_look[1], 'state', 'contradicted', 'occ', 'proof', 'compensated')
   local free = ((x[1] == 'failed' or x[1] == 'refused' or x[1] == 'cancelled') and not x[2]) or x[5]
-  if x[1] and not free then return { 'same_intent_taken', holder, x[1] } end
+  -- A final state that late evidence contradicts is no knowledge: it is told as unknown.
+  if x[1] and not free then return { 'same_intent_taken', holder, x[2] and 'unknown' or x[1] } end
   if x[1] then
     occurrence = tonumber(x[3] or '1')
     if x[5] or (x[1] == 'failed' and x[4] == 'rejected') then occurrence = occurrence + 1 end

@@ -26,8 +26,9 @@ if by == 'sweep' then
   if lease > now and over ~= '1' then return { 'lease_lives', int(lease) } end
 end
 local e = { state = f[1], token = token, notice = f[3], alive = f[4] }
-local n = stored_evidence(e, entry)
+local n = stored_evidence(e, over, entry)
 if n then return { 'committed', n, string.sub(epoch, 1, 16) } end
 n = leave_unknown(e, reason, over, next, rule, delay_ms, entry)
-if over ~= '1' then redis.call('ZREM', k_leases, effect_id) end
+-- What the sweep speaks for has ended; a worker's overrun lives, and its lease with it.
+if over ~= '1' and by == 'sweep' then redis.call('ZREM', k_leases, effect_id) end
 return { 'unknown', n, string.sub(epoch, 1, 16) }

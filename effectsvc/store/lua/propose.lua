@@ -76,7 +76,8 @@ local function holder(id)
   if not look[id] then return 'look' end
   local x = redis.call('HMGET', look[id], 'state', 'args', 'args0', 'tool', 'contradicted', 'rule', 'occ', 'proof', 'compensated')
   if not x[1] then return 'gone' end
-  local e = { id = id, state = x[1], rule = x[6], occ = tonumber(x[7] or '1'), proof = x[8], compensated = x[9] }
+  -- A final state that late evidence contradicts is no knowledge: it is told as unknown.
+  local e = { id = id, state = x[1], told = x[5] and 'unknown' or x[1], rule = x[6], occ = tonumber(x[7] or '1'), proof = x[8], compensated = x[9] }
   e.same = (x[2] == args or x[3] == args) and x[4] == tool
   e.free = ((x[1] == 'failed' or x[1] == 'refused' or x[1] == 'cancelled') and not x[5]) or e.compensated
   return nil, e
@@ -84,7 +85,7 @@ end
 local function joined(how, e)
   if how == 'intent' and call_id ~= '' then redis.call('SET', k_call, e.id) end
   local n = append('replay', 'joined', how, 'no_refusal', e.state, e.state, entry)
-  return { 'joined', how, e.id, e.state, int(e.occ), n, short_epoch }
+  return { 'joined', how, e.id, e.told, int(e.occ), n, short_epoch }
 end
 
 local occurrence, again_of = 1, ''
@@ -94,7 +95,7 @@ if call_id ~= '' then
     local word, e = holder(id)
     if word == 'look' then return { 'look', id } end
     if e then
-      if not e.same then return refuse('tool_call_conflict', '4:effect', id .. ' ' .. e.state, true) end
+      if not e.same then return refuse('tool_call_conflict', '4:effect', id .. ' ' .. e.told, true) end
       if not e.free or e.rule == 'approval_rejected' then return joined('call', e) end
       again_of = id
     end
@@ -117,7 +118,7 @@ local function judge_claim(claim)
     return nil
   end
   if e.same then return joined('intent', e) end
-  return refuse('same_intent_other_arguments', '4:effect', id .. ' ' .. e.state, true)
+  return refuse('same_intent_other_arguments', '4:effect', id .. ' ' .. e.told, true)
 end
 local answer = judge_claim(k_intent)
 if answer then return answer end

@@ -10,23 +10,23 @@ REPLY  proposed due_ms n epoch | failed n epoch | unknown n epoch | committed n 
 --- include: attempts
 --- include: happened
 --- include: doubt
-local f = redis.call('HMGET', k_effect, 'state', 'token', 'notice', 'alive', 'doubt', 'attempt', 'lane', 'parts', 'released')
+local f = redis.call('HMGET', k_effect, 'state', 'token', 'notice', 'alive', 'doubt', 'attempt', 'lane', 'parts')
 if not f[1] then return { 'gone' } end
 local number = attempt_of(token)
 if f[2] ~= token then
   -- Its begin has not arrived: the number is burnt, so that a begin that comes later finds it taken.
-  if (f[1] == 'proposed' or f[1] == 'unknown') and tonumber(number) == tonumber(f[6]) + 1 then
-    redis.call('HSET', k_effect, 'attempt', number)
-    return { 'burnt' }
+  if f[1] == 'held' or f[1] == 'proposed' or f[1] == 'unknown' then
+    if tonumber(number) == tonumber(f[6]) + 1 then redis.call('HSET', k_effect, 'attempt', number) return { 'burnt' } end
+    -- Burnt before: no attempt of this number has begun.
+    if number == f[6] and attempt_of(f[2] or '') ~= number then return { 'burnt' } end
   end
-  if tonumber(number) == tonumber(f[6]) and (f[1] == 'proposed' or f[1] == 'unknown') and not f[2] then return { 'burnt' } end
   return { 'stale', f[1] }
 end
 if f[1] ~= 'pending' then return { 'already', f[1] } end
 if not has_tail(k_lane, f[7]) then return { 'wrong_keys', 'lane' } end
 local e = { state = 'pending', token = token, notice = f[3], alive = f[4] }
 local short_epoch = string.sub(epoch, 1, 16)
-local n = stored_evidence(e, entry)
+local n = stored_evidence(e, '1', entry)
 if n then return { 'committed', n, short_epoch } end
 if f[5] or (f[8] and f[8] ~= '') then
   n = leave_unknown(e, 'in_doubt', '1', 'lookup', '', delay_ms, entry)

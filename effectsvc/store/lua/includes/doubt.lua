@@ -7,6 +7,7 @@ local function leave_unknown(e, reason, over, next, rule, delay_ms, bytes)
     redis.call('HDEL', k_effect, 'x' .. number)
     redis.call('ZREM', k_leases, effect_id)
   end
+  redis.call('HDEL', k_effect, 'rerun')
   redis.call('HSET', k_effect, 'state', 'unknown', 'since', int(now), 'doubt', '1', 'reason', reason)
   redis.call('ZADD', k_unknown, now, effect_id)
   if next == 'rerun' then
@@ -23,10 +24,17 @@ local function leave_unknown(e, reason, over, next, rule, delay_ms, bytes)
   return append('outcome', 'unknown', reason, 'no_refusal', e.state, 'unknown', bytes)
 end
 -- Late evidence that it happened was stored while this attempt ran: its close ends committed, whatever it says.
-local function stored_evidence(e, bytes)
+local function stored_evidence(e, over, bytes)
   local late = redis.call('HMGET', k_effect, 'late', 'late_digest', 'late_ref')
   if not late[1] then return nil end
-  redis.call('HDEL', k_effect, 'late_digest', 'late_ref')
   local result = redis.call('GET', k_result) or ''
-  return happened(e, 'outcome', 'late_evidence', result, late[2], late[3] or '', bytes)
+  local n = happened(e, 'outcome', 'late_evidence', result, late[2], late[3] or '', bytes)
+  local number = attempt_of(e.token)
+  local left = e.alive or ''
+  if over == '1' then
+    left = alive_without(left, number)
+    redis.call('HDEL', k_effect, 'x' .. number)
+  end
+  if left ~= '' then redis.call('HSET', k_effect, 'alive', left) end
+  return n
 end

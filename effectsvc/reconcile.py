@@ -1,0 +1,249 @@
+"""One unknown effect, asked about: claim its due lookup, ask the provider, report what was found.
+
+What the finding proves is decided in the script (`probe`, `resolve`): absence counts only when every attempt is over,
+and twice, a settle time apart on the store's clock and on the prober's own. A lookup acts as the service; it goes on
+under halt and freeze, since it changes nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from effectsvc.core.canonical import digest, short
+from effectsvc.core.decision import note_entry
+from effectsvc.core.effect import Effect, Payload
+from effectsvc.core.outcome import Absent, Found, PartlyFound, Undetermined
+from effectsvc.core.states import State
+from effectsvc.executor_files import executor_is_dead
+from effectsvc.store import replies as r
+from effectsvc.store.commands import Address
+from effectsvc.store.evidence_commands import Finding
+from effectsvc.tools.arguments import ArgumentsRefused
+from effectsvc.tools.context import EffectContext, SyncEffectContext, boot_now_s
+from effectsvc.tools.error_rule import dotted_name
+from effectsvc.tools.results import store_result
+from effectsvc.tools.signature import is_async
+from effectsvc.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from effectsvc.executor import Executor
+
+PROBE_GRACE_S: Final = 10.0
+"""A claimed lookup is due again for another prober after the tool's timeout and this."""
+FIRST_PAUSE_S: Final = 2.0
+"""Between the first two questions; doubled from one to the next, up to MAX_PAUSE_S."""
+MAX_PAUSE_S: Final = 300.0
+MAX_KNOWN: Final = 100_000
+"""First absences that one prober remembers when it learnt of them; forgetting one only makes it wait again."""
+
+
+@dataclass
+class Prober:
+    """What one process remembers between lookups: since when it has known of each first absence (boot clock)."""
+
+    known: dict[tuple[str, str], float] = field(default_factory=dict)
+    asked: dict[str, int] = field(default_factory=dict)
+
+    def waited_ms(self, effect_id: str, absent_at: str) -> int:
+        """How long this process itself has known of the first absent finding; 0 when it learns of it now."""
+        if not absent_at:
+            return 0
+        if len(self.known) >= MAX_KNOWN:
+            self.known.clear()
+        since = self.known.setdefault((effect_id, absent_at), boot_now_s())
+        return int((boot_now_s() - since) * 1000)
+
+    def pause_ms(self, effect_id: str) -> int:
+        """Until the next question about this effect: exponential."""
+        if len(self.asked) >= MAX_KNOWN:
+            self.asked.clear()
+        count = self.asked[effect_id] = self.asked.get(effect_id, 0) + 1
+        return round(1000 * min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** min(count - 1, 16)))
+
+    def done(self, effect_id: str) -> None:
+        self.asked.pop(effect_id, None)
+
+
+async def reconcile(x: Executor, effect_id: str, *, force: bool = False) -> str:
+    """Takes one unknown effect through one lookup. Returns the word that it ended with.
+
+    `force` asks before it is due, for an operator. Raises StoreError when the store is away.
+    """
+    loaded = await _load(x, effect_id)
+    if loaded is None:
+        return "gone"
+    effect, at = loaded
+    tool = x.registry.get(effect.tool)
+    if tool is None or tool.lookup_function is None:
+        return "unserved"
+    prober = secrets.token_hex(8)
+    lease_ms = round((tool.contract.timeout_s + PROBE_GRACE_S) * 1000)
+    claim = await x.store.send(
+        x.commands.claim_probe(at, prober=prober, attempt=effect.attempt, lease_ms=lease_ms, force=force)
+    )
+    if not isinstance(claim, r.ProbeClaimed):
+        return claim.word
+    await _tell_what_is_over(x, effect, at, claim.alive)
+    answer = await _ask(x, effect, tool)
+    return await _report(x, effect, at, tool, prober, claim, answer)
+
+
+async def _load(x: Executor, effect_id: str) -> tuple[Effect, Address] | None:
+    fields, payload = await x.store.send_both(x.commands.effect_fields(effect_id), x.commands.payload(effect_id))
+    if not fields or payload is None or fields["state"] != State.UNKNOWN:
+        return None
+    effect = Effect.load(effect_id, fields, Payload.from_bytes(payload))
+    return effect, Address(effect_id, effect.run, effect.lane, effect.intent, effect.payload.above)
+
+
+async def _tell_what_is_over(x: Executor, effect: Effect, at: Address, alive: str) -> None:
+    """Attempts whose executor's lock file is seen to be free are over; nothing else is concluded from silence."""
+    for number in alive.split():
+        executor = effect.fields.get(f"x{number}", "")
+        if executor and executor_is_dead(x.directory, executor) is True:
+            facts = {"effect": at.effect_id, "attempt": int(number), "how": "lock_free"}
+            entry = note_entry("over", by=x.executor_id, at_ms=x.wall_ms(), facts=facts)
+            await x.store.send(x.commands.over(at, number=int(number), how="lock_free", entry=entry))
+
+
+async def _ask(x: Executor, effect: Effect, tool: Tool[Any, Any]) -> Found[Any] | Absent | PartlyFound | Undetermined:
+    """The provider's answer; whatever goes wrong on the way determines nothing."""
+    args = tool.validate_sent(effect.payload.arguments)
+    if isinstance(args, ArgumentsRefused):
+        return Undetermined("invalid_arguments")
+    key, lookup = effect.idempotency_key, tool.lookup_function
+    assert lookup is not None
+    # Where it runs follows from how the lookup is written, not from the tool's own isolation.
+    isolation: Literal["task", "thread"] = "task" if is_async(lookup) else "thread"
+
+    def ask(given: Any, context: EffectContext) -> Any:
+        return lookup(key, given, context)
+
+    ended = await x.isolation.run(
+        ask,
+        args,
+        _context(x, effect, tool, isolation),
+        isolation=isolation,
+        timeout_s=tool.contract.timeout_s,
+    )
+    if ended.kind != "returned":
+        return Undetermined(dotted_name(type(ended.error)) if ended.error is not None else ended.kind)
+    answer = ended.value
+    if not isinstance(answer, Found | Absent | PartlyFound | Undetermined):
+        return Undetermined("not_a_lookup_answer")
+    if isinstance(answer, Found | PartlyFound) and not _speaks_of(answer, effect):
+        return Undetermined("found_another")
+    return answer
+
+
+def _speaks_of(found: Found[Any] | PartlyFound, effect: Effect) -> bool:
+    """What was found must quote our key, or the reference that the provider gave to an attempt of ours."""
+    ref = effect.fields.get("ref", "")
+    return found.key == effect.idempotency_key or bool(ref and found.provider_ref == ref)
+
+
+def _context(
+    x: Executor, effect: Effect, tool: Tool[Any, Any], isolation: Literal["task", "thread"]
+) -> EffectContext:
+    fields: dict[str, Any] = {
+        "contract": tool.contract,
+        "effect_id": effect.effect_id,
+        "tenant_id": effect.tenant,
+        "run_id": effect.payload.run_id,
+        "tool_call_id": effect.payload.tool_call_id,
+        "caller": effect.payload.caller,
+        "intent_key": effect.payload.intent_key,
+        "occurrence": effect.occurrence,
+        "attempt": effect.attempt,
+        "attempt_started_ms": x.wall_ms(),
+        "deadline": boot_now_s() + tool.contract.timeout_s,
+        "alive": lambda: True,
+        "arguments": effect.payload.arguments,
+        "http": x.isolation.connections,
+    }
+    if isolation == "thread":
+        return SyncEffectContext(loop=x.loop, **fields)
+    return EffectContext(**fields)
+
+
+async def _report(
+    x: Executor,
+    effect: Effect,
+    at: Address,
+    tool: Tool[Any, Any],
+    prober: str,
+    claim: r.ProbeClaimed,
+    answer: Found[Any] | Absent | PartlyFound | Undetermined,
+) -> str:
+    contract = tool.contract
+    if isinstance(answer, Found):
+        x.prober.done(at.effect_id)
+        result = store_result(contract, answer.data)
+        entry = _entry(x, effect, "found", evidence=result.digest)
+        resolve = x.commands.resolve(
+            at,
+            attempt=effect.attempt,
+            by="lookup",
+            to="committed",
+            digest=short(result.digest),
+            ref=(answer.provider_ref or result.provider_ref)[:64],
+            result=result.stored,
+            entry=entry,
+        )
+        return (await x.store.send(resolve)).word
+    finding = _finding(x, effect, tool, claim, answer)
+    parts = digest(finding.lines().encode()) if finding.parts_done else "none"
+    entry = _entry(x, effect, finding.found, evidence=parts)
+    reply = await x.store.send(
+        x.commands.report_probe(at, prober=prober, attempt=effect.attempt, finding=finding, entry=entry)
+    )
+    if not isinstance(reply, r.StillUnknown):
+        x.prober.done(at.effect_id)
+    return reply.word
+
+
+def _finding(
+    x: Executor,
+    effect: Effect,
+    tool: Tool[Any, Any],
+    claim: r.ProbeClaimed,
+    answer: Absent | PartlyFound | Undetermined,
+) -> Finding:
+    contract = tool.contract
+    settle_ms = round(contract.settle_s * 1000)
+    first_ms = int(effect.fields.get("first", "0"))
+    elapsed_s = (claim.now_ms - first_ms) / 1000
+    may_rerun = contract.rerun_rule != "never"
+    bound = "no_bound"
+    if not may_rerun:
+        bound = "never"
+    elif effect.attempt >= contract.max_attempts:
+        bound = "max_attempts"
+    elif elapsed_s >= contract.max_elapsed_s:
+        bound = "max_elapsed"
+    match answer:
+        case Absent():
+            found, to, parts = "absent", "proposed" if bound == "no_bound" else "failed", {}
+        case PartlyFound():
+            found, to = "partly", "resume" if may_rerun else "review"
+            parts = dict.fromkeys(answer.completed_parts, "")
+        case Undetermined():
+            found, to, parts = "undetermined", "failed", {}
+    absent_at = "" if claim.absent_at_ms is None else str(claim.absent_at_ms)
+    return Finding(
+        found=found,
+        settle_ms=settle_ms,
+        waited_ms=x.prober.waited_ms(at_id := effect.effect_id, absent_at),
+        delay_ms=x.prober.pause_ms(at_id),
+        last=elapsed_s >= contract.max_elapsed_s and found == "undetermined",
+        to=to,
+        bound=bound,
+        parts_done=parts,
+    )
+
+
+def _entry(x: Executor, effect: Effect, finding: str, *, evidence: str) -> bytes:
+    facts = {"effect": effect.effect_id, "attempt": effect.attempt, "finding": finding, "evidence_digest": evidence}
+    return note_entry("reconcile", by=x.executor_id, at_ms=x.wall_ms(), facts=facts)
