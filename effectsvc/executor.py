@@ -106,6 +106,7 @@ class Executor:
             threads=settings.threads, children=settings.children, tools=settings.tools, directory=self.directory
         )
         self.epoch = ""
+        self._settling_epoch = asyncio.Lock()
         self.overruns: set[asyncio.Task[None]] = set()
         self._log_keys: dict[str, bytes | None] = {}
         self._side_tasks: set[asyncio.Task[Any]] = set()
@@ -388,7 +389,14 @@ class Executor:
     # ---- epochs ----------------------------------------------------------------------------------------------------
 
     async def _on_epoch(self, mismatch: EpochMismatch) -> bool:
-        """The server is another one than the cell's epoch names: accepted by itself only by the rule of restarts."""
+        """The server is another one than the cell's epoch names: accepted by itself only by the rule of restarts.
+
+        Every command that was under way asks; one of them settles it for all.
+        """
+        async with self._settling_epoch:
+            return self.epoch == mismatch.found or await self._settle_epoch(mismatch)
+
+    async def _settle_epoch(self, mismatch: EpochMismatch) -> bool:
         if self.store.mark is not None:
             mark = self.store.mark  # kept before the epoch moves on: the keeper writes the newest one only
             kept = FileMark(mark.epoch, mark.n, entry_hash(mark.entry))

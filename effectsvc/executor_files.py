@@ -287,25 +287,27 @@ class KnownMarks:
 
 
 class MarkFile:
-    """One executor's highest acknowledged mark of each epoch, in a file of its own. Belongs to one thread."""
+    """One executor's highest acknowledged mark of each epoch, in a file of its own; threads of the process share it."""
 
     def __init__(self, directory: Path, *, cell: str, executor: str) -> None:
         self._cell = cell
         self.path = _cell_dir(directory, "marks", cell) / f"{executor}.json"
         _make_private(self.path.parent)
+        self._writing = threading.Lock()
         self._marks = {mark.epoch: mark for mark in _marks_in(self.path, cell) or ()}
 
     def write(self, mark: Mark) -> bool:
         """Keeps the mark if it is above what the file has of its epoch; says whether it was. Raises StateFilesError."""
-        before = self._marks.get(mark.epoch)
-        if before is not None and before.n >= mark.n:
-            return False
-        marks = {**self._marks, mark.epoch: mark}
-        record = {"format": FORMAT, "cell": self._cell, "marks": {m.epoch: [m.n, m.entry_hash] for m in marks.values()}}
-        with _told(self.path):
-            _write_durably(self.path, orjson.dumps(record))
-        self._marks = marks
-        return True
+        with self._writing:
+            before = self._marks.get(mark.epoch)
+            if before is not None and before.n >= mark.n:
+                return False
+            marks = {**self._marks, mark.epoch: mark}
+            kept = {each.epoch: [each.n, each.entry_hash] for each in marks.values()}
+            with _told(self.path):
+                _write_durably(self.path, orjson.dumps({"format": FORMAT, "cell": self._cell, "marks": kept}))
+            self._marks = marks
+            return True
 
     @staticmethod
     def highest(directory: Path, cell: str) -> KnownMarks:

@@ -144,9 +144,7 @@ def _speaks_of(found: Found[Any] | PartlyFound, effect: Effect) -> bool:
     return found.key == effect.idempotency_key or bool(ref and found.provider_ref == ref)
 
 
-def _context(
-    x: Executor, effect: Effect, tool: Tool[Any, Any], isolation: Literal["task", "thread"]
-) -> EffectContext:
+def _context(x: Executor, effect: Effect, tool: Tool[Any, Any], isolation: Literal["task", "thread"]) -> EffectContext:
     fields: dict[str, Any] = {
         "contract": tool.contract,
         "effect_id": effect.effect_id,

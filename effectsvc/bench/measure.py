@@ -49,7 +49,7 @@ class BenchError(EffectsvcError):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How much is measured, and where. `effects` and `seconds` each end a load."""
+    """How much is measured, and where. `effects` and `seconds` each end a load, whichever comes first."""
 
     durability: Durability = "fsync"
     effects: int | None = None

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from effectsvc.cli import bench, demo
+from effectsvc.cli import bench, cells, demo, effects, freezes, runs
 from effectsvc.errors import EffectsvcError, StoreUnavailable
 from effectsvc.version import __version__
 
@@ -20,10 +20,14 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-cell_app = typer.Typer(help="Create and inspect a cell.", no_args_is_help=True)
-app.add_typer(cell_app, name="cell")
+app.add_typer(cells.cell_app, name="cell")
+app.add_typer(effects.effects_app, name="effects")
+app.add_typer(runs.runs_app, name="runs")
 app.command()(bench.bench)
 app.command()(demo.demo)
+app.command()(freezes.freeze)
+app.command()(freezes.thaw)
+app.command("freezes")(freezes.freezes)
 
 EXIT_ERROR, EXIT_UNREACHABLE = 1, 7
 
@@ -79,33 +83,6 @@ def relay() -> None:
 
     _log_to_stderr()
     raise typer.Exit(Relay(load_settings()).run())
-
-
-@cell_app.command("init")
-def cell_init() -> None:
-    """Create the cell that EFFECTSVC_CELL names; doing it again changes nothing."""
-    import asyncio
-
-    from effectsvc.execution import now_ms
-    from effectsvc.executor import host_marks
-    from effectsvc.settings import load_settings
-    from effectsvc.store import replies as r
-    from effectsvc.store.async_store import AsyncStore
-    from effectsvc.store.commands import Commands
-    from effectsvc.store.epochs import create_cell
-    from effectsvc.store.keys import CellKeys
-    from effectsvc.store.safety import check_server
-
-    async def run() -> str:
-        settings = load_settings()
-        async with AsyncStore(settings.redis_url, patience_s=2.0) as store:
-            await check_server(store, settings)
-            commands = Commands(CellKeys(settings.cell))
-            marks = host_marks(settings)
-            reply = await create_cell(store, commands, by="cell-init", at_ms=now_ms(), settings=settings, marks=marks)
-        return f"cell {settings.cell}: {'created' if isinstance(reply, r.Created) else 'already there'}"
-
-    typer.echo(asyncio.run(run()))
 
 
 @app.command()

@@ -29,12 +29,14 @@ def bench(
     ] = None,
     durability: Annotated[Durability, typer.Option(help="When the server syncs its file.")] = Durability.fsync,
     effects: Annotated[int | None, typer.Option(min=1, help="End each load after so many effects.")] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="End each load after so long.")] = 10.0,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="End each load after so long. Default: 10, or --effects alone.")
+    ] = None,
     directory: Annotated[
         Path | None, typer.Option("--dir", exists=True, file_okay=False, help="A directory on the disk to measure.")
     ] = None,
     profile: Annotated[
-        Path | None, typer.Option(help="Leave profiles of worker and proposer here; slows both down by half.")
+        Path | None, typer.Option(help="Leave profiles of worker and proposer here; they run at half their speed then.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One object per row.")] = False,
 ) -> None:
@@ -52,7 +54,8 @@ def bench(
         profile.mkdir(parents=True, exist_ok=True)
     # Whoever ends the bench by SIGTERM finds nothing left behind: the stack stops on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    plan = Plan(durability=durability.value, effects=effects, seconds=seconds, directory=directory, profile=profile)
+    lasts_s = seconds or (10.0 if effects is None else float("inf"))
+    plan = Plan(durability=durability.value, effects=effects, seconds=lasts_s, directory=directory, profile=profile)
     rows: list[Row] = []
     for name in names:
         for row in measure(WORKLOADS[name], plan, say=lambda text: typer.echo(text, err=True)):

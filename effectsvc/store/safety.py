@@ -21,9 +21,7 @@ class Finding:
     mend: str
 
 
-def server_findings(
-    *, info: Mapping[str, str], config: Mapping[str, str] | None, settings: Settings
-) -> list[Finding]:
+def server_findings(*, info: Mapping[str, str], config: Mapping[str, str] | None, settings: Settings) -> list[Finding]:
     """What endangers a promise, from INFO and (where it is allowed) CONFIG GET. Empty: safe as far as can be seen."""
     found = []
     name = "valkey_version" if info.get("server_name") == "valkey" else "redis_version"

@@ -7,7 +7,9 @@
 | returned something deferred (generator, coroutine, future) | unknown |
 | raised `NotAttempted`, or an error listed as not_attempted, before any part or earlier send | not happened |
 | raised `Rejected`, or an error listed as rejected, before any part or earlier send | not happened |
-| raised `OutcomeUnknown` | unknown |
+| raised a client's error that it never connected, before any part or earlier send, under one_request | not happened |
+| raised `OutcomeUnknown`, or an error listed as unknown | unknown |
+| raised anything else, under `on_unlisted_error = "release"` and not in `ambiguous_errors` | not happened |
 | raised anything else, cancellation and SystemExit included | unknown |
 | overran its timeout, or its process died | unknown |
 | overran, and returned in the grace after its cancellation | happened |
@@ -20,12 +22,13 @@ import concurrent.futures
 import inspect
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from effectsvc.core.outcome import NotAttempted, OutcomeUnknown, Partial, Rejected
 from effectsvc.isolation import Ended
 from effectsvc.tools.contract import ToolContract
 from effectsvc.tools.error_rule import dotted_name, is_a
+from effectsvc.tools.never_connected import never_connected
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,10 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class NotHappened:
-    """Proved by this attempt that it did not happen. `proof` is `not_attempted`, `rejected` or `released`."""
+    """Proved by this attempt that it did not happen.
+
+    `proof` is `not_attempted`, `rejected`, `never_connected` or `released`.
+    """
 
     proof: str
     code: str
@@ -56,7 +62,30 @@ class Unclear:
     parts: tuple[tuple[str, ...], tuple[str, ...]] | None = None
 
 
+_TABLE: Final = (
+    ("returned a value", "happened"),
+    ("returned `Partial`", "unknown, due to resume"),
+    ("returned something deferred (generator, coroutine, future)", "unknown"),
+    ("raised `NotAttempted`, or an error listed as not_attempted, before any part or earlier send", "not happened"),
+    ("raised `Rejected`, or an error listed as rejected, before any part or earlier send", "not happened"),
+    (
+        "raised a client's error that it never connected, before any part or earlier send, under one_request",
+        "not happened",
+    ),
+    ("raised `OutcomeUnknown`, or an error listed as unknown", "unknown"),
+    ('raised anything else, under `on_unlisted_error = "release"` and not in `ambiguous_errors`', "not happened"),
+    ("raised anything else, cancellation and SystemExit included", "unknown"),
+    ("overran its timeout, or its process died", "unknown"),
+    ("overran, and returned in the grace after its cancellation", "happened"),
+)
+
 Verdict: TypeAlias = Happened | NotHappened | Unclear
+
+
+def verdict_table() -> str:
+    """How a body can end, and what each end proves, as a Markdown table. The first row that fits counts."""
+    rows = [f"| {ended} | {verdict} |" for ended, verdict in _TABLE]
+    return "\n".join(("| The body | Verdict |", "|---|---|", *rows))
 
 
 def is_deferred(value: object) -> bool:
@@ -114,8 +143,19 @@ def _raised(contract: ToolContract, error: BaseException, *, parts_begun: bool, 
     alone = contract.sends == "one_request" or sends == 1
     if rule is not None and rule.verdict != "unknown" and alone:
         return NotHappened(rule.verdict, rule.code or rule.verdict, error_type, rule.retry_after_s)
+    if rule is None and _never_connected(contract, error):
+        return NotHappened("never_connected", "never_connected", error_type)
     releases = rule is None and contract.on_unlisted_error == "release" and isinstance(error, Exception)
     if releases and not is_a(error, frozenset(contract.ambiguous_errors)):
         return NotHappened("released", "unlisted_error", error_type)
     reason = (rule.code if rule else None) or "raised"
     return Unclear(reason, error_type, over=True)
+
+
+def _never_connected(contract: ToolContract, error: BaseException) -> bool:
+    """Whether nothing was sent, for a contract that sends once and does not list the error as ambiguous."""
+    is_ambiguous = contract.on_unlisted_error == "release" and is_a(error, frozenset(contract.ambiguous_errors))
+    if contract.sends != "one_request" or is_ambiguous:
+        return False
+    # Written out, and not by default, it is the author's word about clients whose retries nobody can see.
+    return never_connected(error, client_retries_excluded="sends" in contract.model_fields_set)

@@ -1,0 +1,284 @@
+"""`effects list|show|cancel|reconcile|resolve`: what an operator asks about effects, and says about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from effectsvc.cli.output import (
+    AsJson,
+    DryRun,
+    Exit,
+    Reason,
+    Yes,
+    check_text,
+    confirm,
+    emit,
+    fail,
+    parse_span,
+    print_table,
+    say,
+    span,
+)
+from effectsvc.core.states import FINAL, State
+
+if TYPE_CHECKING:
+    from effectsvc.cli.operator import Loaded, Operator
+    from effectsvc.cli.resolution import Answer, Said
+
+effects_app = typer.Typer(help="Look at effects, and settle those that are unknown.", no_args_is_help=True)
+
+EffectId = Annotated[str, typer.Argument(metavar="E", help="The effect's id.")]
+
+
+@effects_app.command("list")
+def list_(
+    state: Annotated[State | None, typer.Option(help="Only effects in this state.")] = None,
+    tool: Annotated[str | None, typer.Option(help="Only this tool's.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    run: Annotated[str | None, typer.Option(help="Only this run's; needs --tenant.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only this agent's.")] = None,
+    older_than: Annotated[
+        str | None, typer.Option(metavar="SPAN", help="Only those that have been in their state so long: 90s, 5m, 2h.")
+    ] = None,
+    needs_review: Annotated[bool, typer.Option("--needs-review", help="Only those that wait for a person.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="The most that are listed.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List effects, oldest first. Never shows arguments or results."""
+    from effectsvc.cli.listing import Wanted, list_effects
+    from effectsvc.cli.operator import Operator
+
+    if run is not None and tenant is None:
+        raise typer.BadParameter("run ids are unique in a tenant: give --tenant too.")
+    wanted = Wanted(
+        state=state,
+        tool=tool,
+        tenant=tenant,
+        run_id=run,
+        agent=agent,
+        older_than_s=None if older_than is None else parse_span(older_than),
+        needs_review=needs_review,
+        limit=limit,
+    )
+    with Operator() as operator:
+        rows = list_effects(operator, wanted)
+    if as_json:
+        for row in rows:
+            emit(row, as_json=True, text="")
+    elif rows:
+        columns = ("effect", "state", "age", "tool", "tenant", "run", "attempt", "waits for", "reason")
+        print_table(columns, [_cells(row) for row in rows])
+    else:
+        say("no such effects.")
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        row["effect_id"],
+        row["state"] + ("!" if row["contradicted"] else ""),
+        span(row["age_s"]),
+        row["tool"],
+        row["tenant"],
+        row["run_id"] or "-",
+        f"{row['attempt']}{' (alive)' if row['attempts_alive'] else ''}",
+        "person" if row["needs_review"] else row["waiting_for"] or "-",
+        row["reason"] or "-",
+    )
+
+
+@effects_app.command("show")
+def show(effect_id: EffectId, as_json: AsJson = False) -> None:
+    """Tell one effect's story: state, attempts, evidence, what to ask the provider, and what to type next."""
+    from effectsvc.cli.operator import Operator
+    from effectsvc.cli.story import read_story, story_text
+
+    with Operator() as operator:
+        record = read_story(operator, operator.find(effect_id))
+    emit(record, as_json=as_json, text=story_text(record))
+
+
+@effects_app.command("cancel")
+def cancel(
+    effect_id: EffectId, reason: Reason, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
+) -> None:
+    """Withdraw an effect that has not begun. One that runs finishes; one in doubt stays unknown."""
+    from effectsvc.cli.operator import Operator
+    from effectsvc.cli.resolution import Answer, already
+    from effectsvc.store import replies as r
+
+    with Operator() as operator:
+        loaded = operator.find(effect_id)
+        if loaded.state == State.CANCELLED:
+            _end(loaded, already(State.CANCELLED), as_json=as_json)
+        if dry_run:
+            _end(loaded, _would_cancel(loaded), as_json=as_json)
+        if loaded.state not in FINAL:
+            confirm(f"Cancel {_named(loaded)}.", yes=yes)
+        entry = operator.note("cancel", effect=effect_id, reason=reason)
+        reply = operator.send(operator.commands.cancel(loaded.at, by="operator", entry=entry))
+    match reply:
+        case r.Cancelled():
+            answer = Answer("cancelled", "cancelled: nothing has happened, and nothing will.")
+        case r.Already(state):
+            code = Exit.DONE if state == State.CANCELLED else Exit.REFUSED
+            answer = Answer(f"already_{state}", f"already_{state}", code)
+        case r.Running():
+            answer = Answer("running", "an attempt has begun: it finishes, and its outcome is recorded.", Exit.REFUSED)
+        case r.Unknown():
+            answer = Answer("unknown", "it is in doubt: it stays unknown, and is not begun again.", Exit.REFUSED)
+        case _:
+            answer = Answer(reply.word, "the effect is gone.", Exit.NOT_FOUND)
+    _end(loaded, answer, as_json=as_json)
+
+
+def _would_cancel(loaded: Loaded) -> Answer:
+    from effectsvc.cli.resolution import Answer
+
+    match loaded.state:
+        case State.HELD | State.PROPOSED:
+            return Answer("would_cancel", f"would cancel {_named(loaded)}")
+        case State.UNKNOWN:
+            return Answer("would_stay_unknown", "it is in doubt: it would stay unknown.", Exit.REFUSED)
+        case state:
+            return Answer(f"is_{state}", f"it is {state}: it would not be cancelled.", Exit.REFUSED)
+
+
+@effects_app.command("reconcile")
+def reconcile(
+    effect_id: EffectId,
+    reason: Annotated[
+        str | None, typer.Option("--reason", callback=check_text, help="Why you ask; shown, not recorded.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask the provider now what became of an unknown effect. Needs EFFECTSVC_TOOLS. Exits 3 when it stays open."""
+    import asyncio
+
+    from effectsvc.cli.operator import Operator
+    from effectsvc.cli.resolution import Answer, already
+
+    with Operator() as operator:
+        loaded = operator.find(effect_id)
+        if loaded.state in FINAL:
+            _end(loaded, already(loaded.state), as_json=as_json)
+        if loaded.state != State.UNKNOWN:
+            text = f"it is {loaded.state}: there is nothing to ask yet."
+            _end(loaded, Answer(f"is_{loaded.state}", text, Exit.REFUSED), as_json=as_json)
+        registry = operator.registry()
+        tool = registry.get(loaded.fields["tool"])
+        if tool is None:
+            fail(f"EFFECTSVC_TOOLS has no tool {loaded.fields['tool']!r}: it cannot be asked about here.", Exit.ERROR)
+        if tool.lookup_function is None:
+            text = "its tool has no lookup: ask the provider yourself (`effects show`), then `effects resolve`."
+            _end(loaded, Answer("no_lookup", text, Exit.REFUSED), as_json=as_json)
+        if reason:
+            say(f"asking the provider: {reason}")
+        word = asyncio.run(_ask_now(operator, registry, effect_id))
+        after = operator.find(effect_id)
+    if after.state != State.UNKNOWN:
+        settled = {
+            State.COMMITTED: "committed: the provider has it.",
+            State.FAILED: "failed: proved that it did not happen.",
+            State.PROPOSED: "proposed: proved that it did not happen; a worker begins it again.",
+        }
+        _end(after, Answer(after.state, settled.get(State(after.state), after.state)), as_json=as_json)
+    waits = after.fields.get("waiting_for") or after.fields.get("rerun") or "person"
+    text = f"still unknown ({word}); it waits for {waits}. See `effectsvc effects show {effect_id}`."
+    _end(after, Answer("unknown", text, Exit.OPEN), as_json=as_json, word=word, waiting_for=waits)
+
+
+async def _ask_now(operator: Operator, registry: Any, effect_id: str) -> str:
+    """One lookup from this process, which publishes nothing, serves no lane and holds no lease."""
+    import asyncio
+
+    from effectsvc.executor import Executor
+    from effectsvc.policy.policy_file import Policy
+    from effectsvc.reconcile import Prober, reconcile
+    from effectsvc.store.safety import check_server
+
+    executor = Executor(operator.settings, registry, Policy.empty())
+    executor.loop, executor.prober = asyncio.get_running_loop(), Prober()
+    try:
+        executor.isolation.start()
+        await check_server(executor.store, operator.settings)
+        return await reconcile(executor, effect_id, force=True)
+    finally:
+        await executor.stop()
+
+
+@effects_app.command("resolve")
+def resolve(
+    effect_id: EffectId,
+    reason: Reason,
+    happened: Annotated[bool, typer.Option("--happened", help="It happened; needs --provider-ref.")] = False,
+    did_not_happen: Annotated[
+        bool, typer.Option("--did-not-happen", help="It did not, and is not tried again.")
+    ] = False,
+    run_again: Annotated[bool, typer.Option("--run-again", help="Begin it again, whatever became of it.")] = False,
+    provider_ref: Annotated[str, typer.Option(help="The provider's reference of what happened.")] = "",
+    result: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="What the tool would have answered, as JSON.")
+    ] = None,
+    evidence: Annotated[
+        str | None, typer.Option(callback=check_text, help="What you saw, and where; its digest is recorded.")
+    ] = None,
+    attempt_over: Annotated[
+        bool, typer.Option("--attempt-over", help="You made sure that no attempt lives any more.")
+    ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what became of an unknown effect. Refused while an attempt may live, unless --attempt-over."""
+    from effectsvc.cli.operator import Operator
+    from effectsvc.cli.resolution import Answer, Said, Verdict, foresee, said_happened, send_verdict
+
+    if [happened, did_not_happen, run_again].count(True) != 1:
+        raise typer.BadParameter("say one of --happened, --did-not-happen and --run-again.")
+    if (provider_ref or result) and not happened:
+        raise typer.BadParameter("--provider-ref and --result go with --happened.")
+    verdict = Verdict.HAPPENED if happened else Verdict.DID_NOT_HAPPEN if did_not_happen else Verdict.RUN_AGAIN
+    said = Said(verdict, reason, evidence, attempt_over, provider_ref)
+    with Operator() as operator:
+        loaded = operator.find(effect_id)
+        if (refused := foresee(loaded, said)) is not None:
+            _end(loaded, refused, as_json=as_json)
+        if happened:
+            if not provider_ref and "late_digest" not in loaded.fields:
+                raise typer.BadParameter("--happened needs --provider-ref: what the provider calls it.")
+            said = said_happened(operator, loaded, said, result)
+        if dry_run:
+            _end(loaded, Answer(f"would_{_WORDS[verdict]}", _would(loaded, said)), as_json=as_json)
+        confirm(_would(loaded, said), yes=yes)
+        answer = send_verdict(operator, loaded, said)
+    _end(loaded, answer, as_json=as_json)
+
+
+_WORDS = {"committed": "commit", "failed": "fail", "run_again": "run_again"}
+
+
+def _would(loaded: Loaded, said: Said) -> str:
+    what = {
+        "committed": f"as having happened (provider reference {said.provider_ref or 'from late evidence'})",
+        "failed": "as not having happened; it is not tried again",
+        "run_again": "to be begun again, though it may have happened",
+    }[said.verdict]
+    over = f" Attempt {', '.join(loaded.alive)} is over, you say." if said.attempt_over and loaded.alive else ""
+    return f"Record {_named(loaded)} {what}.{over}"
+
+
+def _named(loaded: Loaded) -> str:
+    return f"{loaded.fields['tool']} effect {loaded.effect_id} ({loaded.state})"
+
+
+def _end(loaded: Loaded, answer: Answer, *, as_json: bool, **more: str) -> NoReturn:
+    """Tells the answer and ends the command: the word on stdout, what to do about a refusal on stderr."""
+    record = {"effect_id": loaded.effect_id, "was": loaded.state, "answer": answer.word, **more}
+    done = answer.code == Exit.DONE
+    emit(record, as_json=as_json, text=answer.text if done else answer.word)
+    if not done:
+        say(answer.text)
+    raise typer.Exit(answer.code)
