@@ -26,6 +26,7 @@ from effectsvc.executor_files import Mark as FileMark
 from effectsvc.isolation import Ended, Isolation
 from effectsvc.leases import LeaseKeeper
 from effectsvc.policy.policy_file import Policy
+from effectsvc.reconcile import Prober
 from effectsvc.settings import Settings
 from effectsvc.store import replies as r
 from effectsvc.store.async_store import AsyncStore, Mark
@@ -105,6 +106,7 @@ class Executor:
         self.isolation = Isolation(
             threads=settings.threads, children=settings.children, tools=settings.tools, directory=self.directory
         )
+        self.prober = Prober()
         self.epoch = ""
         self._settling_epoch = asyncio.Lock()
         self.overruns: set[asyncio.Task[None]] = set()

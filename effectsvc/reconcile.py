@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 PROBE_GRACE_S: Final = 10.0
 """A claimed lookup is due again for another prober after the tool's timeout and this."""
+UNSERVED_PAUSE_S: Final = 60.0
+"""An effect whose tool this worker does not serve, or that cannot be looked up, is due again after so long."""
 FIRST_PAUSE_S: Final = 2.0
 """Between the first two questions; doubled from one to the next, up to MAX_PAUSE_S."""
 MAX_PAUSE_S: Final = 300.0
@@ -60,7 +62,8 @@ class Prober:
         if len(self.asked) >= MAX_KNOWN:
             self.asked.clear()
         count = self.asked[effect_id] = self.asked.get(effect_id, 0) + 1
-        return round(1000 * min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** min(count - 1, 16)))
+        pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(count - 1, 16))
+        return round(1000 * pause_s)
 
     def done(self, effect_id: str) -> None:
         self.asked.pop(effect_id, None)
@@ -76,15 +79,18 @@ async def reconcile(x: Executor, effect_id: str, *, force: bool = False) -> str:
         return "gone"
     effect, at = loaded
     tool = x.registry.get(effect.tool)
-    if tool is None or tool.lookup_function is None:
-        return "unserved"
+    is_served = tool is not None and tool.lookup_function is not None
     prober = secrets.token_hex(8)
-    lease_ms = round((tool.contract.timeout_s + PROBE_GRACE_S) * 1000)
+    # A claim that is not reported on is due again at its end: so a worker that cannot ask makes room for one that can.
+    lease_s = tool.contract.timeout_s + PROBE_GRACE_S if tool is not None and is_served else UNSERVED_PAUSE_S
+    lease_ms = round(lease_s * 1000)
     claim = await x.store.send(
         x.commands.claim_probe(at, prober=prober, attempt=effect.attempt, lease_ms=lease_ms, force=force)
     )
     if not isinstance(claim, r.ProbeClaimed):
         return claim.word
+    if tool is None or not is_served:
+        return "unserved"
     await _tell_what_is_over(x, effect, at, claim.alive)
     answer = await _ask(x, effect, tool)
     return await _report(x, effect, at, tool, prober, claim, answer)

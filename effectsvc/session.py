@@ -11,12 +11,14 @@ import logging
 import random
 import secrets
 import traceback
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from effectsvc.errors import EpochChanged, StoreError
 from effectsvc.execution import execute
 from effectsvc.executor import Executor
+from effectsvc.reconcile import reconcile
 from effectsvc.store import replies as r
 from effectsvc.store.async_store import Listener
 
@@ -24,6 +26,8 @@ logger = logging.getLogger("effectsvc.session")
 
 WINDOW: Final = 128
 """Ids read at once: enough to fill a pipeline, few enough that a loser wastes little."""
+LOOKUPS: Final = 32
+"""Providers asked at once by one process: lookups may wait, effects may not."""
 POLL_S: Final = 0.25
 """An idle tap looks again after so long even if no bell rang (a bell is only for latency)."""
 BROKEN_PAUSE_S: Final = 1.0
@@ -53,6 +57,7 @@ class Session:
         self.tally = Tally()
         self.draining = False
         self._unbegun: set[str] = set()
+        self._asking: set[str] = set()
         self._wake = asyncio.Event()
         self._losses = 0
         self._listener = listener or Listener(executor.settings.redis_url, self._heard)
@@ -145,30 +150,45 @@ class Session:
         if limit <= 0 or len(self._unbegun) >= WINDOW:
             return 0
         lanes = random.sample(self.lanes, len(self.lanes)) if len(self.lanes) > 1 else self.lanes
-        keys = [key for lane in lanes for key in (self.x.keys.lane(lane), self.x.keys.rerun(lane))]
+        k, offset, seen = self.x.keys, self._offset(), limit + len(self._unbegun)
+        to_begin = [key for lane in lanes for key in (k.lane(lane), k.rerun(lane))]
+        to_ask = [k.lookup(lane) for lane in lanes]
         commands = [
-            self.x.commands.window(key, offset=self._offset(), limit=limit + len(self._unbegun)) for key in keys
+            *[self.x.commands.window(key, offset=offset, limit=seen) for key in to_begin],
+            *[self.x.commands.window(key, offset=0, limit=LOOKUPS + len(self._asking)) for key in to_ask],
         ]
         windows = await asyncio.gather(*[self.x.store.send(command) for command in commands])
-        took = 0
         waits = [w.next_ms - w.now_ms for w in windows if w.next_ms is not None]
         self._next_due_ms = min(waits) if waits else None
-        for window in windows:
-            for effect_id in window.ids:
-                if effect_id in self.in_flight or took >= room:
-                    continue
-                took += 1
-                self._start(effect_id)
+        due = [effect_id for window in windows[: len(to_begin)] for effect_id in window.ids]
+        took = self._start_all(due, room, self._begin)
+        asks = [effect_id for window in windows[len(to_begin) :] for effect_id in window.ids]
+        took += self._start_all(asks, min(room - took, LOOKUPS - len(self._asking)), self._ask)
         self.tally.taken += took
+        return took
+
+    def _start_all(self, ids: list[str], room: int, start: Callable[[str], None]) -> int:
+        took = 0
+        for effect_id in ids:
+            if took >= room:
+                break
+            if effect_id not in self.in_flight:
+                took += 1
+                start(effect_id)
         return took
 
     def _offset(self) -> int:
         """Zero while we win; somewhere in the lane once others win the same heads."""
         return random.randrange(WINDOW) if self._losses > WINDOW // 4 else 0  # noqa: S311  # no secret
 
-    def _start(self, effect_id: str) -> None:
+    def _begin(self, effect_id: str) -> None:
         self._unbegun.add(effect_id)
-        self.in_flight[effect_id] = asyncio.create_task(self._one(effect_id))
+        work = execute(self.x, effect_id, begun=self._begun)
+        self.in_flight[effect_id] = asyncio.create_task(self._one(effect_id, work))
+
+    def _ask(self, effect_id: str) -> None:
+        self._asking.add(effect_id)
+        self.in_flight[effect_id] = asyncio.create_task(self._one(effect_id, reconcile(self.x, effect_id)))
 
     def _begun(self, effect_id: str) -> None:
         """`begin` was answered: the id no longer stands in the lane, so the next window shows what is behind it."""
@@ -176,10 +196,10 @@ class Session:
         if len(self._unbegun) in (0, WINDOW // 2):
             self._wake.set()
 
-    async def _one(self, effect_id: str) -> None:
+    async def _one(self, effect_id: str, work: Coroutine[Any, Any, str]) -> None:
         word = "crashed"
         try:
-            word = await execute(self.x, effect_id, begun=self._begun)
+            word = await work
         except StoreError as error:
             word = error.code
         except Exception as error:  # noqa: BLE001  # a process loop; the words may quote arguments
@@ -189,6 +209,7 @@ class Session:
             await asyncio.sleep(BROKEN_PAUSE_S)
         finally:
             self.in_flight.pop(effect_id, None)
+            self._asking.discard(effect_id)
             self._begun(effect_id)
             self.tally.add(word)
             self._losses = self._losses + 1 if word in ("taken", "gone") else max(0, self._losses - 1)

@@ -52,8 +52,8 @@ def bench(
         raise typer.Exit(EXIT_USAGE)
     if profile is not None:
         profile.mkdir(parents=True, exist_ok=True)
-    # Whoever ends the bench by SIGTERM finds nothing left behind: the stack stops on the way out.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # SIGTERM ends it as Ctrl-C does: the stack stops on the way out, so nothing is left behind.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     lasts_s = seconds or (10.0 if effects is None else float("inf"))
     plan = Plan(durability=durability.value, effects=effects, seconds=lasts_s, directory=directory, profile=profile)
     rows: list[Row] = []

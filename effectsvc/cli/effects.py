@@ -186,7 +186,9 @@ def reconcile(
         }
         _end(after, Answer(after.state, settled.get(State(after.state), after.state)), as_json=as_json)
     waits = after.fields.get("waiting_for") or after.fields.get("rerun") or "person"
-    text = f"still unknown ({word}); it waits for {waits}. See `effectsvc effects show {effect_id}`."
+    why = {"taken": "another process is asking just now", "review": "the answer leaves it to a person"}
+    found = why.get(word, "what the provider says now does not settle it")
+    text = f"still unknown: {found}. It waits for {waits}; see `effectsvc effects show {effect_id}`."
     _end(after, Answer("unknown", text, Exit.OPEN), as_json=as_json, word=word, waiting_for=waits)
 
 

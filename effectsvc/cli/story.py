@@ -33,7 +33,9 @@ def read_story(operator: Operator, loaded: Loaded) -> dict[str, Any]:
     """Everything that is known of the effect, as JSON values."""
     fields, payload = loaded.fields, loaded.payload
     now = operator.now_ms()
-    entries, complete = _entries(operator, loaded.effect_id, int(fields.get("at", "0")))
+    # What the store had forgotten and took from a log again may be older than the store says.
+    from_ms = 0 if "lost" in fields else int(fields.get("at", "0"))
+    entries, complete = _entries(operator, loaded.effect_id, from_ms)
     record: dict[str, Any] = {
         "effect_id": loaded.effect_id,
         "state": loaded.state,
@@ -184,6 +186,8 @@ def _next_command(operator: Operator, record: Mapping[str, Any]) -> str | None:
     if record["contradicted"]:
         return happened
     if record["state"] == State.UNKNOWN:
+        if waits == "attempt_over":
+            return f"{happened}   (or --did-not-happen --attempt-over, once you made sure that its process has ended)"
         asks = record["question"] and record["question"]["lookup"]
         if asks and not record["needs_review"]:
             return f"effectsvc effects reconcile {effect_id}"

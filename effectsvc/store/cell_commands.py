@@ -145,7 +145,9 @@ class CellCommands(CommandBuilder):
     def leave_lane(self, lane: str, *, session: str, force: bool) -> Command[LeaveLaneReply]:
         k = self.keys
         argv = (session, lane, flag(force))
-        return self._make(_READ["leave_lane"], "leave_lane", (k.meta, k.lane(lane), k.rerun(lane), k.live(lane)), argv)
+        return self._make(
+            _READ["leave_lane"], "leave_lane", (k.meta, k.lane(lane), k.rerun(lane), k.lookup(lane), k.live(lane)), argv
+        )
 
     def join_lane(self, lane: str, *, session: str, job: str, lease_ms: int) -> Command[r.JoinedLane]:
         k = self.keys
@@ -154,7 +156,7 @@ class CellCommands(CommandBuilder):
 
     def ask_lane(self, lane: str, *, wanted: int, job: str, asked_ms: int) -> Command[AskLaneReply]:
         k = self.keys
-        keys = (k.meta, k.lane(lane), k.rerun(lane), k.live(lane), k.asked(lane))
+        keys = (k.meta, k.lane(lane), k.rerun(lane), k.lookup(lane), k.live(lane), k.asked(lane))
         return self._make(_READ["ask_lane"], "ask_lane", keys, (wanted, job, asked_ms))
 
     def window(self, due_key: str, *, offset: int, limit: int) -> Command[r.Window]:

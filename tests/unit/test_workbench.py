@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 from pydantic import BaseModel
 
-from effectsvc import EffectContext, ErrorRule, NotAttempted, ToolRegistry
+from effectsvc import Absent, EffectContext, ErrorRule, Found, NotAttempted, ToolRegistry
+from effectsvc.core.outcome import LookupAnswer
 from effectsvc.testing import FakeProvider, ProviderRejected, Workbench
 
 
@@ -142,3 +144,70 @@ def test_a_rejection_of_the_fake_provider_carries_its_status(provider: FakeProvi
     with pytest.raises(ProviderRejected) as caught:
         provider.apply("key", 1)
     assert caught.value.status_code == 422
+
+
+class Transfer(BaseModel):
+    order: str
+
+
+def with_lookup(provider: FakeProvider) -> ToolRegistry:
+    """A tool that can be looked up; its settle time is short, so that a test can live through it."""
+    tools = ToolRegistry()
+
+    @tools.effect(
+        purpose="Transfer.",
+        use_when="Asked.",
+        do_not_use_when="Not asked.",
+        result_means="It was transferred.",
+        reversibility="irreversible",
+        retry_class="reconcile",
+        intent=("order",),
+        timeout_s=0.1,
+        settle_s=0.1,
+    )
+    async def transfer(args: Transfer, ctx: EffectContext) -> Receipt:
+        return Receipt(provider_ref=await provider.apply_async(ctx.idempotency_key, args.order))
+
+    @transfer.lookup
+    async def find(key: str, args: Transfer, ctx: EffectContext) -> LookupAnswer[Receipt]:
+        applied = provider.lookup(key)
+        if not applied:
+            return Absent()
+        return Found(Receipt(provider_ref=applied[0].ref), provider_ref=applied[0].ref, key=key)
+
+    return tools
+
+
+async def test_a_lost_answer_is_looked_up_and_committed_once(provider: FakeProvider) -> None:
+    """The provider is asked by our key, finds it, and the effect is committed with what it says."""
+    async with Workbench(with_lookup(provider)) as bench:
+        run = await bench.run()
+        provider.timeout_after()
+        effect = await run.propose("transfer", {"order": "o-1"}, tool_call_id="call_1")
+        await bench.work()
+        bench.advance(60)
+        await bench.work()
+        result = await effect.status()
+        assert result.ok
+        assert result.parse(Receipt).provider_ref == provider.lookup(result.effect.idempotency_key)[0].ref
+        assert set(provider.ledger.values()) == {1}
+
+
+async def test_absence_found_twice_a_settle_time_apart_lets_it_run_again(provider: FakeProvider) -> None:
+    """One absent finding proves nothing; the second, a settle time later on both clocks, does, and it is done once."""
+    async with Workbench(with_lookup(provider)) as bench:
+        run = await bench.run()
+        provider.timeout_before()
+        effect = await run.propose("transfer", {"order": "o-1"}, tool_call_id="call_1")
+        await bench.work()
+        assert (await effect.status()).status == "unknown"
+        bench.advance(60)
+        await bench.work()
+        assert (await effect.status()).status == "unknown"
+        async with asyncio.timeout(10):
+            while not (await effect.status()).ok:
+                bench.advance(60)
+                await bench.work()
+                await asyncio.sleep(0.02)
+        assert set(provider.ledger.values()) == {1}
+        assert (await effect.record()).attempt == 2

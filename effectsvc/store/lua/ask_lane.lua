@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[ ask_lane: decides whether one more session is asked for; a session's registration and the asking are leases
-KEYS   meta lane rerun live asked
+KEYS   meta lane rerun lookup live asked
 ARGV   wanted job asked_ms
 REPLY  asked ready | enough ready live asked | idle next_ms
 ]]
@@ -8,9 +8,10 @@ REPLY  asked ready | enough ready live asked | idle next_ms
 redis.call('ZREMRANGEBYSCORE', k_live, '-inf', now)
 redis.call('ZREMRANGEBYSCORE', k_asked, '-inf', now)
 local ready = redis.call('ZCOUNT', k_lane, '-inf', now) + redis.call('ZCOUNT', k_rerun, '-inf', now)
+  + redis.call('ZCOUNT', k_lookup, '-inf', now)
 if ready == 0 then
   local next_ms = ''
-  for _, queue in ipairs({ k_lane, k_rerun }) do
+  for _, queue in ipairs({ k_lane, k_rerun, k_lookup }) do
     local first = tonumber(redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')[2] or '')
     if first and (next_ms == '' or first < tonumber(next_ms)) then next_ms = int(first) end
   end

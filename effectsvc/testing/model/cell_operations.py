@@ -229,7 +229,8 @@ class CellOperations(Cell):
         return r.Asked(ready)
 
     def _begin_times(self, lane: str) -> list[int]:
-        return [*self.waiting(f"lane:{lane}").values(), *self.waiting(f"rerun:{lane}").values()]
+        places = (f"lane:{lane}", f"rerun:{lane}", f"lookup:{lane}")
+        return [due for place in places for due in self.waiting(place).values()]
 
     def _ready(self, lane: str) -> int:
         return sum(due <= self.now for due in self._begin_times(lane))
