@@ -60,6 +60,8 @@ class Session:
         self._asking: set[str] = set()
         self._wake = asyncio.Event()
         self._losses = 0
+        self._polled_at = float("-inf")
+        self._is_full = False
         self._listener = listener or Listener(executor.settings.redis_url, self._heard)
         self._next_due_ms: int | None = None
 
@@ -104,8 +106,8 @@ class Session:
             if now - registered > REGISTRATION_MS / 3000:
                 registered = now
                 await self._join(name, "")
-            if not took:
-                await self._pause()
+            if took < WINDOW // 2:
+                await self._pause()  # what is behind these ids is seen once they have begun
         await self._leave(name, force=True)
         return self.tally.taken - before
 
@@ -136,28 +138,35 @@ class Session:
         wait_s = POLL_S
         if self._next_due_ms is not None:
             wait_s = min(wait_s, max(0.001, self._next_due_ms / 1000))
-        try:
-            async with asyncio.timeout(wait_s):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
+        if not self._wake.is_set():
+            alarm = asyncio.get_running_loop().call_later(wait_s, self._wake.set)
+            await self._wake.wait()
+            alarm.cancel()
         self._wake.clear()
 
     async def _take(self) -> int:
-        """Reads one window of each lane and starts what is due and not ours already."""
+        """Reads one window of each lane and starts what is due and not ours already.
+
+        A bell is about a lane; reruns and lookups come due by the clock, so these are looked at with each poll only.
+        """
         room = self.x.settings.concurrency - len(self.in_flight)
         limit = min(room, WINDOW)
+        self._is_full = limit <= 0
         if limit <= 0 or len(self._unbegun) >= WINDOW:
             return 0
+        now = asyncio.get_running_loop().time()
+        is_poll = now - self._polled_at >= POLL_S
+        if is_poll:
+            self._polled_at = now
         lanes = random.sample(self.lanes, len(self.lanes)) if len(self.lanes) > 1 else self.lanes
         k, offset, seen = self.x.keys, self._offset(), limit + len(self._unbegun)
-        to_begin = [key for lane in lanes for key in (k.lane(lane), k.rerun(lane))]
-        to_ask = [k.lookup(lane) for lane in lanes]
+        to_begin = [k.lane(lane) for lane in lanes] + ([k.rerun(lane) for lane in lanes] if is_poll else [])
+        to_ask = [k.lookup(lane) for lane in lanes] if is_poll else []
         commands = [
             *[self.x.commands.window(key, offset=offset, limit=seen) for key in to_begin],
             *[self.x.commands.window(key, offset=0, limit=LOOKUPS + len(self._asking)) for key in to_ask],
         ]
-        windows = await asyncio.gather(*[self.x.store.send(command) for command in commands])
+        windows = await self.x.store.send_many(commands)
         waits = [w.next_ms - w.now_ms for w in windows if w.next_ms is not None]
         self._next_due_ms = min(waits) if waits else None
         due = [effect_id for window in windows[: len(to_begin)] for effect_id in window.ids]
@@ -213,12 +222,16 @@ class Session:
             self._begun(effect_id)
             self.tally.add(word)
             self._losses = self._losses + 1 if word in ("taken", "gone") else max(0, self._losses - 1)
-            self._wake.set()
+            if self._is_full or not self.in_flight:
+                self._wake.set()
 
     async def work_once(self) -> int:
         """Takes what is due in the lanes now, and what becomes due meanwhile, and waits for it. Returns how many."""
         before = self.tally.taken
-        while await self._take() or self.in_flight:
+        while True:
+            self._polled_at = float("-inf")
+            if not await self._take() and not self.in_flight:
+                break
             if self.in_flight:
                 await asyncio.wait(list(self.in_flight.values()), return_when=asyncio.FIRST_COMPLETED)
         return self.tally.taken - before

@@ -46,6 +46,7 @@ class Relay:
         self._connection = Redis.from_url(settings.redis_url)
         self._queues: dict[str, Queue] = {}
         self._counts: dict[str, tuple[float, int]] = {}
+        self._swept_at = float("-inf")
         self._stop = threading.Event()
 
     def _queue(self, lane: str) -> Queue:
@@ -89,16 +90,10 @@ class Relay:
         """Until SIGTERM or SIGINT. Returns 0."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._told_to_stop)
-        swept_at = 0.0
         with self.outbox.bell() as bell:
             while not self._stop.is_set():
                 try:
-                    self.relay_once()
-                    if time.monotonic() - swept_at > SWEEP_S:
-                        swept_at = time.monotonic()
-                        self.sweep.sweep_once()
-                except EpochMismatch as error:
-                    self.sweep.accept_restart(error)
+                    self._relay_and_sweep()
                 except (StoreError, RedisError) as error:
                     logger.warning("the store is away: %s", getattr(error, "code", type(error).__name__))
                     self._stop.wait(0.5)
@@ -106,6 +101,15 @@ class Relay:
                     self._stop.wait(MIN_PASS_S)
         self.close()
         return 0
+
+    def _relay_and_sweep(self) -> None:
+        try:
+            self.relay_once()
+            if time.monotonic() - self._swept_at > SWEEP_S:
+                self._swept_at = time.monotonic()
+                self.sweep.sweep_once()
+        except EpochMismatch as error:
+            self.sweep.accept_restart(error)  # the server may be away again by now
 
     def _told_to_stop(self, _: int, __: FrameType | None) -> None:
         self._stop.set()

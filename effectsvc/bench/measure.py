@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -39,6 +40,7 @@ BURST_S: Final = 3.0
 """How long the most that the stack can do is looked for, to load it with half of that."""
 
 Durability = Literal["fsync", "everysec"]
+Load = Callable[[], Coroutine[Any, Any, Seen]]
 
 
 class BenchError(EffectsvcError):
@@ -155,18 +157,19 @@ class _Measurement:
             await agents.closed_loop(in_flight=wanted, budget=Budget(warm, WARM_S))
             if self.workload.shape == "latency":
                 return await self._latency_rows(agents)
-            load = agents.closed_loop(in_flight=wanted, budget=self._budget())
+            load = partial(agents.closed_loop, in_flight=wanted, budget=self._budget())
             return [await self._row(self.workload.name, load, floor="deep")]
 
     async def _latency_rows(self, agents: Agents) -> list[Row]:
-        low = await self._row("latency", agents.closed_loop(in_flight=1, budget=self._budget()), floor="alone")
+        alone = partial(agents.closed_loop, in_flight=1, budget=self._budget())
+        low = await self._row("latency", alone, floor="alone")
         start_s = time.perf_counter()
         burst = await agents.closed_loop(in_flight=512, budget=self._budget(at_most_s=BURST_S))
         most = burst.committed / (time.perf_counter() - start_s)
-        steady = agents.paced(per_second=max(1.0, most / 2), budget=self._budget())
+        steady = partial(agents.paced, per_second=max(1.0, most / 2), budget=self._budget())
         half = await self._row("latency_half", steady, floor="deep")
         effects = min(COLD_EFFECTS, self.plan.effects or COLD_EFFECTS)
-        cold = await self._row("latency_cold", agents.onto_cold_lane(effects=effects), floor="alone")
+        cold = await self._row("latency_cold", partial(agents.onto_cold_lane, effects=effects), floor="alone")
         return [low, half, cold]
 
     def _budget(self, *, at_most_s: float = float("inf")) -> Budget:
@@ -190,7 +193,7 @@ class _Measurement:
 
     # ---- one row ---------------------------------------------------------------------------------------------------
 
-    async def _row(self, name: str, load: Coroutine[Any, Any, Seen], *, floor: Literal["deep", "alone"]) -> Row:
+    async def _row(self, name: str, load: Load, *, floor: Literal["deep", "alone"]) -> Row:
         bare = Floor(self.settings)
         await bare.prepare()
         self.say(f"{name}: the bare scripts")
@@ -217,13 +220,13 @@ class _Measurement:
         """As after an export: the entries are no longer in memory."""
         await self.client.store.send(Read(("XTRIM", self.client.keys.log, "MAXLEN", 0), int))
 
-    async def _profiled(self, name: str, load: Coroutine[Any, Any, Seen]) -> Seen:
+    async def _profiled(self, name: str, load: Load) -> Seen:
         if self.plan.profile is None:
-            return await load
+            return await load()
         profile = cProfile.Profile()
         profile.enable()
         try:
-            return await load
+            return await load()
         finally:
             profile.disable()
             profile.dump_stats(self.plan.profile / f"client-{name}.prof")

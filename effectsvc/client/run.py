@@ -296,6 +296,7 @@ class Run:
             tenant=self.tenant_id,
             agent=self.caller.agent_id,
             args=args,
+            intent_key=meaning.intent if meaning else "",
             call=call if tool_call_id else "",
             payload=payload.to_bytes(),
             entry=proposal_entry(facts, at_ms=_wall_ms(), rule=rule, layer=layer),
@@ -332,7 +333,7 @@ class Run:
     def answered(self, proposal: Proposal, contract: PublishedContract, reply: ProposeReply) -> EffectHandle:
         """The handle for what `propose` answered."""
         handle = EffectHandle(self.client, effect_id=proposal.at.effect_id, tenant_id=self.tenant_id, run=self)
-        handle.intent_key = "" if proposal.at.intent == "none" else _intent_of(proposal)
+        handle.intent_key = proposal.intent_key
         handle.result_scope = contract.result_scope
         match reply:
             case r.Proposed() | r.Held() | r.Exists():
@@ -422,10 +423,6 @@ def with_look(proposal: Proposal, effect_id: str) -> Proposal:
 
 def _name(tool: ToolName) -> str:
     return tool if isinstance(tool, str) else tool.name
-
-
-def _intent_of(proposal: Proposal) -> str:
-    return Payload.from_bytes(proposal.payload).intent_key
 
 
 def _wall_ms() -> int:

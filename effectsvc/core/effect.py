@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -79,8 +80,12 @@ class Payload:
             "arguments": orjson.Fragment(self.arguments),
             "run_id": self.run_id,
             "call": self.tool_call_id,
-            "caller": {name: value for name, value in self.caller.as_record().items() if value},
-            "intent": self.intent_key,
+            "caller": {
+                name: value
+                for name, value in self.caller.as_record().items()
+                if value and value != "asserted"  # what is absent is asserted; each effect holds this
+            },
+            "intent": short(self.intent_key) if len(self.intent_key) == HEX_DIGEST else self.intent_key,
         }
         optional: dict[str, Any] = {
             "why": self.justification,
@@ -102,6 +107,7 @@ class Payload:
                 "scopes": (),
                 "roles": (),
                 "metadata": {},
+                "standing": "asserted",
                 **record["caller"],
             }
             # Canonical bytes keep their key order and number forms through the cut; a parse and dump would not.
@@ -112,7 +118,7 @@ class Payload:
                 tool_call_id=record["call"],
                 caller=Caller.from_record(caller),
                 justification=record.get("why", ""),
-                intent_key=record["intent"],
+                intent_key=_intent_of(record["intent"]),
                 above=tuple(record.get("above", ())),
                 stripped=tuple(record.get("stripped", ())),
                 contract=record.get("contract", ""),
@@ -121,6 +127,17 @@ class Payload:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise StoreProtocolError("An effect's payload cannot be read.") from error
+
+
+HEX_DIGEST: Final = 64
+_SHORT_DIGEST: Final = 43
+
+
+def _intent_of(stored: str) -> str:
+    """The intent key in hex; it is stored as base64url, since each effect holds it."""
+    if len(stored) != _SHORT_DIGEST:
+        return stored
+    return base64.urlsafe_b64decode(stored + "=").hex()
 
 
 _HEAD: Final = b'{"arguments":'

@@ -24,6 +24,10 @@ from effectsvc.store.server_errors import WAITS_OUT, server_error
 T = TypeVar("T")
 U = TypeVar("U")
 
+READ_BYTES: Final = 14_000
+"""The server reads up to 16 KiB of each connection per turn, and syncs once per turn; one more command still fits."""
+SPARES: Final = 3
+"""Measured: 0.104 syncs per effect over one connection, 0.045 over four, 0.040 over eight."""
 WAITAOF_MS: Final = 2_000
 """Below the silence after which a connection is given up; a healthy replica answers in milliseconds."""
 
@@ -67,6 +71,8 @@ class AsyncStore:
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
         self.on_epoch = on_epoch
+        self._spares: list[Connection] = []
+        self._opening: asyncio.Task[None] | None = None
         self.mark: Mark | None = None
         self.resends = 0
         self.lost_replies = 0
@@ -82,7 +88,8 @@ class AsyncStore:
     @property
     def commands_sent(self) -> int:
         """How many commands left this store (for the bench)."""
-        return self._commands_sent + (self._connection.commands_sent if self._connection else 0)
+        alive = [self._connection, *self._spares]
+        return self._commands_sent + sum(each.commands_sent for each in alive if each is not None)
 
     async def _connected(self) -> Connection:
         if self._connection is not None and self._connection.alive:
@@ -91,8 +98,11 @@ class AsyncStore:
             if self._connection is not None and self._connection.alive:
                 return self._connection
             if self._connection is not None:
-                self._commands_sent += self._connection.commands_sent
+                self._commands_sent = self.commands_sent
                 self._connection = None
+                for spare in self._spares:
+                    await spare.close()
+                self._spares = []
             try:
                 self._connection = await self._fresh()
             except LostReply as error:  # of ours, while connecting: the caller's command has not left
@@ -162,7 +172,27 @@ class AsyncStore:
         connection = self._connection
         if connection is None or not connection.alive:
             return None
+        if connection.queued_bytes > READ_BYTES:
+            connection = self._spread(connection)
         return connection.command(_words(command))
+
+    def _spread(self, busy: Connection) -> Connection:
+        """Another connection for what the server would read from this one only in its next turn, after a sync more."""
+        if not self._spares and self._opening is None:
+            self._opening = asyncio.create_task(self._open_spares())
+        for spare in self._spares:
+            if spare.alive and spare.queued_bytes <= READ_BYTES:
+                return spare
+        return busy
+
+    async def _open_spares(self) -> None:
+        try:
+            while len(self._spares) < SPARES:
+                self._spares.append(await connect(self._url))
+        except StoreUnavailable:
+            pass  # the first connection carries everything meanwhile
+        finally:
+            self._opening = None
 
     async def _finish(
         self, command: Command[T] | Read[T], answer: asyncio.Future[Any] | None, patience_s: float | None
@@ -216,11 +246,15 @@ class AsyncStore:
 
     async def send_many(self, commands: Sequence[Command[T] | Read[T]]) -> list[T]:
         """Sends several commands in one pipeline; they are not a transaction. Raises as `send` does, for the first."""
-        return await asyncio.gather(*[self.send(command) for command in commands])
+        begun = [self._begin(command) for command in commands]
+        return [await self._finish(command, each, None) for command, each in zip(commands, begun, strict=True)]
 
     async def close(self) -> None:
-        if self._connection is not None:
-            await self._connection.close()
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+        for connection in (self._connection, *self._spares):
+            if connection is not None:
+                await connection.close()
 
 
 class Listener:

@@ -53,6 +53,8 @@ class Connection(asyncio.Protocol):
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.commands_sent = 0
         self.flushes = 0
+        self.queued_bytes = 0
+        """What this turn's pipeline holds so far."""
 
     # ---- asyncio.Protocol ------------------------------------------------------------------------------------------
 
@@ -103,7 +105,9 @@ class Connection(asyncio.Protocol):
             return future
         if not self._out:
             self._loop.call_soon(self._flush)
-        self._out.append(hiredis.pack_command(tuple(words)))  # type: ignore[arg-type]  # wants one exact tuple type
+        packed = hiredis.pack_command(tuple(words))  # type: ignore[arg-type]  # wants one exact tuple type
+        self._out.append(packed)
+        self.queued_bytes += len(packed)
         self._unsent.append(future)
         return future
 
@@ -117,6 +121,7 @@ class Connection(asyncio.Protocol):
         data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
         self._out.clear()
         self._unsent.clear()
+        self.queued_bytes = 0
         self._transport.write(data)
 
     def _look_for_silence(self) -> None:

@@ -36,6 +36,7 @@ _RETRIERS: Final = frozenset(
 
 # What sockets, and waiting for them, raise inside a client: refused, no such name, no TLS, no time.
 _INNER: Final = frozenset({"builtins.OSError", "asyncio.exceptions.CancelledError", "_queue.Empty", "queue.Empty"})
+_INNER_MODULES: Final = frozenset({"builtins", "socket", "ssl", "asyncio.exceptions", "_queue", "queue"})
 
 # Our own transports for httpx; the rest of this product is nobody's client.
 _CTX_HTTP: Final = "effectsvc.tools.http"
@@ -84,10 +85,10 @@ class _Client:
 
     def proves(self, seen: _Seen) -> bool:
         """Whether this client never had a connection."""
-        known = frozenset(self.errors + self.wraps) | _INNER
+        own = frozenset(self.errors + self.wraps)
         return (
             is_a(seen.error, frozenset(self.errors))
-            and all(is_a(link, known) or isinstance(link, BaseExceptionGroup) for link in seen.links)
+            and all(is_a(link, own) or _is_inner(link) for link in seen.links)
             and seen.stayed_inside(self.package, self.built_on)
             and self.is_first(seen)
         )
@@ -129,6 +130,16 @@ def _links(error: BaseException) -> Iterator[BaseException]:
         named = (link.__cause__, link.__context__, getattr(link, "reason", None), *link.args)
         members = link.exceptions if isinstance(link, BaseExceptionGroup) else ()
         waiting += [one for one in (*named, *members) if isinstance(one, BaseException)]
+
+
+def _is_inner(link: BaseException) -> bool:
+    """Whether it is a socket's error, or a group of errors, each of which is a link of its own.
+
+    Without a traceback nobody can tell where it comes from.
+    """
+    if isinstance(link, BaseExceptionGroup):
+        return True
+    return link.__traceback__ is not None and type(link).__module__ in _INNER_MODULES and is_a(link, _INNER)
 
 
 def _frames(error: BaseException) -> Iterator[FrameType]:
@@ -204,10 +215,13 @@ def _redis_first(seen: _Seen) -> bool:
             return False  # sends a command again, to another server
         if module in ("redis.connection", "redis.asyncio.connection"):
             inside = inside or function in _REDIS_CONNECTS
-        elif function == "call_with_retry" and not inside:
-            if getattr(frame.f_locals.get("self"), "_retries", None) != 0:
-                return False
+        elif function == "call_with_retry" and not inside and not _never_retries(frame):
+            return False
     return inside and any(isinstance(link, OSError) for link in seen.links[1:])
+
+
+def _never_retries(frame: FrameType) -> bool:
+    return getattr(frame.f_locals.get("self"), "_retries", None) == 0
 
 
 def _smtplib_first(seen: _Seen) -> bool:

@@ -7,12 +7,12 @@
 | returned something deferred (generator, coroutine, future) | unknown |
 | raised `NotAttempted`, or an error listed as not_attempted, before any part or earlier send | not happened |
 | raised `Rejected`, or an error listed as rejected, before any part or earlier send | not happened |
-| raised a client's error that it never connected, before any part or earlier send, under one_request | not happened |
 | raised `OutcomeUnknown`, or an error listed as unknown | unknown |
+| raised a client's error that it never connected, before any part or earlier send, under one_request | not happened |
 | raised anything else, under `on_unlisted_error = "release"` and not in `ambiguous_errors` | not happened |
 | raised anything else, cancellation and SystemExit included | unknown |
-| overran its timeout, or its process died | unknown |
 | overran, and returned in the grace after its cancellation | happened |
+| overran its timeout, or its process died | unknown |
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ _TABLE: Final = (
     ("returned something deferred (generator, coroutine, future)", "unknown"),
     ("raised `NotAttempted`, or an error listed as not_attempted, before any part or earlier send", "not happened"),
     ("raised `Rejected`, or an error listed as rejected, before any part or earlier send", "not happened"),
+    ("raised `OutcomeUnknown`, or an error listed as unknown", "unknown"),
     (
         "raised a client's error that it never connected, before any part or earlier send, under one_request",
         "not happened",
     ),
-    ("raised `OutcomeUnknown`, or an error listed as unknown", "unknown"),
     ('raised anything else, under `on_unlisted_error = "release"` and not in `ambiguous_errors`', "not happened"),
     ("raised anything else, cancellation and SystemExit included", "unknown"),
-    ("overran its timeout, or its process died", "unknown"),
     ("overran, and returned in the grace after its cancellation", "happened"),
+    ("overran its timeout, or its process died", "unknown"),
 )
 
 Verdict: TypeAlias = Happened | NotHappened | Unclear
