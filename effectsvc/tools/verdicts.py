@@ -143,7 +143,8 @@ def _raised(contract: ToolContract, error: BaseException, *, parts_begun: bool, 
     alone = contract.sends == "one_request" or sends == 1
     if rule is not None and rule.verdict != "unknown" and alone:
         return NotHappened(rule.verdict, rule.code or rule.verdict, error_type, rule.retry_after_s)
-    if rule is None and _never_connected(contract, error):
+    # A send that the context counted was another one: `ctx.http` tells of its own failures by NotAttempted.
+    if rule is None and sends == 0 and _never_connected(contract, error):
         return NotHappened("never_connected", "never_connected", error_type)
     releases = rule is None and contract.on_unlisted_error == "release" and isinstance(error, Exception)
     if releases and not is_a(error, frozenset(contract.ambiguous_errors)):

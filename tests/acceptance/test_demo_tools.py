@@ -84,7 +84,7 @@ class Attempts:
         ended = await self.isolation.run(
             tool.function, args, ctx, isolation=contract.isolation, timeout_s=contract.timeout_s
         )
-        return verdict_of(contract, ended, parts_begun=bool(ctx.parts_begun))
+        return verdict_of(contract, ended, parts_begun=bool(ctx.parts_begun), sends=ctx.sends)
 
 
 @pytest.fixture

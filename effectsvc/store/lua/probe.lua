@@ -88,7 +88,7 @@ if verdict == 'proved' then
     if not is_done[name] then redis.call('HSET', k_parts, name, 'done ' .. f[2] .. ' ' .. ref) end
   end
   for i = 1, #not_done do redis.call('HDEL', k_parts, not_done[i]) end
-  redis.call('HSET', k_effect, 'parts', int(done) .. '/' .. int(done))
+  if done > 0 then redis.call('HSET', k_effect, 'parts', int(done) .. '/' .. int(done)) else redis.call('HDEL', k_effect, 'parts') end
   redis.call('HDEL', k_effect, 'absent_at', 'absent_of')
   verdict = to
 end
