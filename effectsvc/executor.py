@@ -19,7 +19,7 @@ from effectsvc.core.canonical import short
 from effectsvc.core.decision import NO_POLICY, entry_hash, note_entry, outcome_entry
 from effectsvc.core.identity import parse_attempt_token
 from effectsvc.core.outcome import OutcomeUnknown
-from effectsvc.errors import SettingsError, StoreError
+from effectsvc.errors import SettingsError, StoreError, StoreUnavailable
 from effectsvc.execution import Attempt, close, now_ms
 from effectsvc.executor_files import ExecutorLock, MarkFile, Spool, SpooledOutcome, state_dir
 from effectsvc.executor_files import Mark as FileMark
@@ -253,13 +253,17 @@ class Executor:
         )
         if isinstance(reply, r.Stale | r.Gone):
             raise OutcomeUnknown("The attempt is no longer the current one.", code="stale_attempt")
+        self._tell_followers(attempt, f"part {name} {phase}")
 
     def report(self, attempt: Attempt, text: str) -> None:
         """Tells whoever follows the effect; nothing is stored."""
+        self._tell_followers(attempt, f"report {text[:MAX_REPORT_CHARS]}")
+
+    def _tell_followers(self, attempt: Attempt, what: str) -> None:
         effect = attempt.ready.effect
         if notice := effect.fields.get("notice"):
-            message = f"{effect.effect_id} report {text[:MAX_REPORT_CHARS]}"
-            self.aside(self.store.send(Read(("PUBLISH", self.keys.notice_channel(notice), message), int)))
+            words = ("PUBLISH", self.keys.notice_channel(notice), f"{effect.effect_id} {what}")
+            self.aside(self.store.send(Read(words, int)))
 
     def finished(self, attempt: Attempt) -> None:
         """The pipe of an attempt has ended; the lease is kept only for one that overran and still lives."""
@@ -382,8 +386,11 @@ class Executor:
                             entry=outcome.entry,
                         )
                     )
-            except StoreError:
+            except StoreUnavailable:
                 return told
+            except StoreError as error:
+                logger.error("the outcome of %s cannot be told: %s", outcome.effect_id, error.code)
+                continue
             self.spool.done(outcome)
             told += 1
         return told

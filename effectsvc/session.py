@@ -170,6 +170,9 @@ class Session:
         waits = [w.next_ms - w.now_ms for w in windows if w.next_ms is not None]
         self._next_due_ms = min(waits) if waits else None
         due = [effect_id for window in windows[: len(to_begin)] for effect_id in window.ids]
+        if offset and not due:  # it looked past the end of a short lane, whose next due time then says nothing
+            self._losses, self._next_due_ms = 0, None
+            self._wake.set()
         took = self._start_all(due, room, self._begin)
         asks = [effect_id for window in windows[len(to_begin) :] for effect_id in window.ids]
         took += self._start_all(asks, min(room - took, LOOKUPS - len(self._asking)), self._ask)

@@ -35,6 +35,8 @@ from effectsvc.tools.registry import ToolRegistry
 
 MAX_TOLD: Final = 100_000
 """Effects whose notice came before anybody waited (30 bytes each); past that, a waiter reads the store first."""
+UNDER_WAY: Final = frozenset({"pending", "part", "report"})
+"""Notices that end no wait: they are for those who follow an effect."""
 
 
 class AsyncEffectClient:
@@ -64,6 +66,7 @@ class AsyncEffectClient:
         self.by = f"client-{self.name}"
         self._waiters: dict[str, set[asyncio.Event]] = defaultdict(set)
         self._told: set[str] = set()
+        self._followers: dict[str, list[asyncio.Queue[str]]] = defaultdict(list)
         self._isolation: Isolation | None = None
         self._listener = listener(self._heard) if listener else Listener(self.settings.redis_url, self._heard)
 
@@ -107,7 +110,11 @@ class AsyncEffectClient:
     # ---- waking ----------------------------------------------------------------------------------------------------
 
     def _heard(self, _: str, message: str) -> None:
-        effect_id = message.partition(" ")[0]
+        effect_id, _, what = message.partition(" ")
+        for follower in self._followers.get(effect_id, ()):
+            follower.put_nowait(what)
+        if what.partition(" ")[0] in UNDER_WAY:
+            return
         events = self._waiters.get(effect_id)
         if events is None:
             if len(self._told) < MAX_TOLD:
@@ -115,6 +122,21 @@ class AsyncEffectClient:
             return
         for event in events:
             event.set()
+
+    async def follow(self, effect_id: str, *, notice: str) -> asyncio.Queue[str]:
+        """Everything that is told of the effect from now on; until `unfollow`."""
+        queue: asyncio.Queue[str] = asyncio.Queue()
+        self._followers[effect_id].append(queue)
+        if notice and notice != self.name:
+            await self._listener.listen(self.keys.notice_channel(notice))
+        return queue
+
+    def unfollow(self, effect_id: str, queue: asyncio.Queue[str]) -> None:
+        queues = self._followers.get(effect_id, [])
+        if queue in queues:
+            queues.remove(queue)
+        if not queues:
+            self._followers.pop(effect_id, None)
 
     @property
     def hearing(self) -> int:

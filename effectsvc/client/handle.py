@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
@@ -30,10 +30,14 @@ LOOK_AGAIN_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that was seen of an effect: its state, and how many parts are done."""
+    """One thing that was seen of an effect: a state that it reached, a part that was begun or done, or a report.
 
+    `text` is the part's name and phase (`record done`), or what the tool reported; empty for a state.
+    """
+
+    kind: Literal["state", "part", "report"]
     state: State
-    at_ms: int
+    text: str = ""
 
 
 class EffectHandle:
@@ -154,28 +158,37 @@ class EffectHandle:
         event.clear()
 
     async def events(self) -> AsyncIterator[Event]:
-        """The states that it goes through from now on, until it is final; for hosts that stream."""
+        """What happens to it from now on: its states, its parts, the tool's reports; until it is final.
+
+        A state that was missed (a reconnect) is seen at the next look; a part or a report that was missed is not.
+        """
         if self.refusal is not None:
             return
-        event, last, notice = asyncio.Event(), "", ""
-        await self._client.watch(self.effect_id, event, notice="")
+        fields, _ = await self._fields()
+        if not fields or fields.get("tenant") != self.tenant_id:
+            return
+        told = await self._client.follow(self.effect_id, notice=fields.get("notice", ""))
         try:
+            last = ""
             while True:
                 fields, _ = await self._fields()
-                if not fields:
-                    return
-                if fields["state"] != last:
+                if fields.get("state", last) != last:
                     last = fields["state"]
-                    yield Event(State(last), int(fields.get("since", "0")))
+                    yield Event("state", State(last))
+                while last not in FINAL:
+                    what = await _next(told)
+                    if what is None:
+                        break
+                    kind, _, text = what.partition(" ")
+                    if kind in ("part", "report"):
+                        yield Event("part" if kind == "part" else "report", State(last), text)
+                    elif kind != last:
+                        last = kind
+                        yield Event("state", State(last))
                 if last in FINAL:
                     return
-                if fields.get("notice", "") != notice:
-                    notice = fields["notice"]
-                    await self._client.watch(self.effect_id, event, notice=notice)
-                    continue
-                await self._until(event, None)
         finally:
-            self._client.unwatch(self.effect_id, event)
+            self._client.unfollow(self.effect_id, told)
 
     # ---- moving ----------------------------------------------------------------------------------------------------
 
@@ -206,6 +219,15 @@ class EffectHandle:
             )
         )
         return await self.status()
+
+
+async def _next(told: asyncio.Queue[str]) -> str | None:
+    """The next notice; None when it is time to look at the store again."""
+    try:
+        async with asyncio.timeout(LOOK_AGAIN_S):
+            return await told.get()
+    except TimeoutError:
+        return None
 
 
 def _subject(payload: Payload, run: Run) -> str | None:

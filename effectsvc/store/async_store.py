@@ -211,7 +211,7 @@ class AsyncStore:
     async def _again(self, command: Command[T] | Read[T], error: Exception, patience_s: float) -> T:
         """Re-sends until an answer or the end of patience; `maybe` says that one send may have been carried out."""
         loop = asyncio.get_running_loop()
-        until, pause, maybe = loop.time() + patience_s, 0.02, False
+        until, pause, maybe, unloaded = loop.time() + patience_s, 0.02, False, False
         while True:
             if isinstance(error, LostReply):
                 maybe = True
@@ -220,19 +220,21 @@ class AsyncStore:
                 if self.on_epoch is not None and await self.on_epoch(error):
                     pause = 0.0
             elif isinstance(error, StoreUnavailable) and error.code == "no_script":
-                pause = 0.0
-                await self._load_again()
+                pause, unloaded = 0.0, True
             elif isinstance(error, StoreUnavailable) and error.code not in WAITS_OUT | {"store_unavailable"}:
-                raise error
+                until = 0.0  # it does not pass by itself
             if loop.time() + pause >= until:
                 if maybe and not isinstance(error, LostReply):
-                    raise LostReply("The command was sent and no answer came; the server is away.") from error
+                    raise LostReply("The command was sent, its answer was lost, and none came since.") from error
                 raise error
             # Jitter, so that a fleet does not return in step; at most half a second, for a fast resume.
             await asyncio.sleep(pause * (0.5 + random.random() / 2))  # noqa: S311  # jitter is no secret
             pause = min(max(pause, 0.01) * 2, 0.5)
             self.resends += 1
             try:
+                if unloaded:
+                    await self._load_again()
+                    unloaded = False
                 return await self._once(command)
             except (StoreUnavailable, EpochChanged) as again:
                 error = again
@@ -240,9 +242,11 @@ class AsyncStore:
     async def _load_again(self) -> None:
         """After a SCRIPT FLUSH: a NOSCRIPT ran nothing, so the script is loaded and the command sent again."""
         connection = await self._connected()
-        await asyncio.gather(
-            *[connection.command(("SCRIPT", "LOAD", script.text)) for script in all_scripts().values()]
-        )
+        loads = [connection.command(("SCRIPT", "LOAD", script.text)) for script in all_scripts().values()]
+        try:
+            await asyncio.gather(*loads)
+        except LostReply as error:  # of ours: it says nothing about the caller's command
+            raise StoreUnavailable("The connection to the server was lost while scripts were loaded.") from error
 
     async def send_many(self, commands: Sequence[Command[T] | Read[T]]) -> list[T]:
         """Sends several commands in one pipeline; they are not a transaction. Raises as `send` does, for the first."""

@@ -211,3 +211,40 @@ async def test_absence_found_twice_a_settle_time_apart_lets_it_run_again(provide
                 await asyncio.sleep(0.02)
         assert set(provider.ledger.values()) == {1}
         assert (await effect.record()).attempt == 2
+
+
+async def test_a_follower_sees_states_parts_and_reports_in_order() -> None:
+    """`effect.events()` tells a streaming host what happens, until the effect is final."""
+    tools = ToolRegistry()
+
+    @tools.effect(
+        purpose="Upload.", use_when="Asked.", do_not_use_when="Not asked.", result_means="It is there.",
+        reversibility="irreversible", intent=("order",), sends="many", parts=("record",),
+    )  # fmt: skip
+    async def upload(args: Transfer, ctx: EffectContext) -> Receipt:
+        ctx.report("making the record")
+        await ctx.part("record", ref="r-1")
+        return Receipt(provider_ref="r-1")
+
+    async with Workbench(tools) as bench:
+        run = await bench.run()
+        effect = await run.propose("upload", {"order": "o-1"}, tool_call_id="call_1")
+        seen: list[tuple[str, str, str]] = []
+
+        async def follow() -> None:
+            async for event in effect.events():
+                seen.append((event.kind, event.state, event.text))
+
+        following = asyncio.create_task(follow())
+        await asyncio.sleep(0)
+        while not seen:
+            await asyncio.sleep(0)
+        await bench.work()
+        await asyncio.wait_for(following, 5)
+    assert [what for what in seen if what[0] == "state"] == [
+        ("state", "proposed", ""),
+        ("state", "pending", ""),
+        ("state", "committed", ""),
+    ]
+    assert ("report", "pending", "making the record") in seen
+    assert ("part", "pending", "record done") in seen

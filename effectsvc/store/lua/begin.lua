@@ -72,5 +72,6 @@ if f[15] or f[16] then redis.call('HDEL', k_effect, 'lane_reason', 'proof', 'cod
 local lease_end = now + tonumber(lease_ms)
 redis.call('ZADD', k_leases, lease_end, effect_id)
 count(state, 'pending')
+tell(f[14], effect_id, 'pending')
 local n = append('decision', 'granted', rule, 'no_refusal', state, 'pending', entry)
 return { 'granted', int(lease_end), f[9], first, first_wall, rule, n, string.sub(epoch, 1, 16) }

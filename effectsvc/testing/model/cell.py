@@ -80,9 +80,9 @@ class Cell:
         return twin
 
     def canonical(self) -> Hashable:
-        """All that a later answer can depend on, hashable: two equal ones have the same future.
+        """All that a later answer about an effect can depend on, hashable: two equal ones have the same future.
 
-        Left out, since no answer but a count depends on them: the log, notices, opaque bytes, an effect's age.
+        Left out: the log, an effect's age, sessions, read tools and the catalogue.
         """
         runs = [
             (digest, run.tenant, run.halted, run.deadline is not None and self.now > run.deadline, run.closed)
@@ -137,7 +137,10 @@ class Cell:
     # ---- moves -----------------------------------------------------------------------------------------------------
 
     def move(self, e: Effect, to: State, *, keep_lease: bool = False) -> tuple[State, State]:
-        """Takes the effect out of every place where it waits, and into a state. Returns from and to."""
+        """Takes the effect out of every place where it waits, and into a state. Returns from and to.
+
+        Tells each move; a server leaves out those that nobody waits for. A notice is a hint.
+        """
         moved = (e.state, to)
         e.state, e.since = to, self.now
         e.clear("queue", "lookup", "expires", "lane_reason")

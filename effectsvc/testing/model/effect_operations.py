@@ -179,6 +179,7 @@ class EffectOperations(Cell):
         e.clear("waiting_for", "reason", "needs_review", "proof", "code")
         moved = self.move(e, State.PENDING)
         e.lease = self.now + lease_ms
+        self.tell(e)
         said = self.append("decision", "granted", entry, rule=rule, moved=moved)
         return r.Granted(e.lease, e.occ or 1, e.first, e.first_wall, rule, *said)
 
