@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pydantic import BaseModel
@@ -18,9 +18,12 @@ from effectsvc.core.canonical import read_arguments, short
 from effectsvc.core.decision import Facts, decision_entry, entry_hash, outcome_entry
 from effectsvc.core.effect import Effect, Payload
 from effectsvc.core.identity import attempt_token, new_nonce
-from effectsvc.core.outcome import NotAttempted
+from effectsvc.core.outcome import Absent, Found, NotAttempted, PartlyFound, Undetermined
 from effectsvc.core.states import State
 from effectsvc.errors import CanonicalError, StoreError
+from effectsvc.policy import scope_gate
+from effectsvc.policy.scope_gate import missing_scopes
+from effectsvc.reconcile import ask_provider
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Address
 from effectsvc.tools.arguments import ArgumentsRefused
@@ -124,6 +127,8 @@ async def _judge(x: Executor, effect: Effect, at: Address) -> Judgement:
     args = tool.validate_sent(payload.arguments)
     if isinstance(args, ArgumentsRefused):
         return Refuse(args.code, "1:ghost_arguments")
+    if missing_scopes(payload.caller.scopes, tool.contract.required_scopes, x.required_scopes(effect.tool)):
+        return Refuse(scope_gate.RULE, scope_gate.LAYER)
     if not _means_the_same(tool, effect):
         return Refuse("intent_mismatch", "4:effect")
     rendered = None
@@ -250,6 +255,8 @@ async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None)
         return "unanswered"
     match reply:
         case r.Granted():
+            if not reply.n:  # the script logs the first grant only
+                x.logger.info("effect %s: its begin was sent again and granted again", at.effect_id)
             # The lease counts from before the command was sent: our clock never believes longer than the store's.
             x.keeper.hold(at.effect_id, token, asked_at + lease_ms / 1000)
             return Attempt(ready, token, decision, reply, child)
@@ -276,6 +283,10 @@ async def _run(x: Executor, attempt: Attempt) -> Verdict:
         if attempt.child is not None:
             x.isolation.give_back(attempt.child)
         return NotHappened("not_attempted", "lease_ended", "none")
+    if contract.probe_first and (early := await _probed(x, attempt)) is not None:
+        if attempt.child is not None:
+            x.isolation.give_back(attempt.child)
+        return early
     try:
         ended = await x.isolation.run(
             ready.tool.function,
@@ -291,6 +302,23 @@ async def _run(x: Executor, attempt: Attempt) -> Verdict:
     if isinstance(verdict, Unclear) and not verdict.over and ended.still is not None:
         x.watch_overrun(attempt, ended.still)
     return verdict
+
+
+async def _probed(x: Executor, attempt: Attempt) -> Verdict | None:
+    """Asks the provider before the body runs, for tools that say `probe_first`; None: it has nothing under our key.
+
+    So a local record that was lost or restored does not make a second one at a provider that can be asked.
+    """
+    effect = replace(attempt.ready.effect, occurrence=attempt.granted.occurrence)
+    answer = await ask_provider(x, effect, attempt.ready.tool)
+    match answer:
+        case Found(data):
+            return Happened(data)
+        case Absent():
+            return None
+        case PartlyFound() | Undetermined():
+            # Nothing was sent by this attempt; what the provider holds in part is not for a plain run to complete.
+            return NotHappened("not_attempted", "probe_undetermined", "none")
 
 
 async def close(x: Executor, attempt: Attempt, verdict: Verdict) -> str:
@@ -362,7 +390,7 @@ async def _release(x: Executor, attempt: Attempt, proved: NotHappened) -> str:
         bound=bound,
         entry=entry,
     )
-    return await _tell(x, command)
+    return await _tell(x, attempt, command)
 
 
 async def _mark_unknown(x: Executor, attempt: Attempt, unclear: Unclear) -> str:
@@ -380,16 +408,24 @@ async def _mark_unknown(x: Executor, attempt: Attempt, unclear: Unclear) -> str:
         delay_ms=x.backoff_ms(contract, tries, None),
         entry=entry,
     )
-    return await _tell(x, command)
+    return await _tell(x, attempt, command, over=unclear.over)
 
 
-async def _tell(x: Executor, command: Any) -> str:
-    """Sends a close that needs no spool: if the store is away, the sweep says `unknown` after the lease."""
+async def _tell(x: Executor, attempt: Attempt, command: Any, *, over: bool = True) -> str:
+    """Sends a close that needs no spool: if the store is away, the sweep says `unknown` after the lease.
+
+    Where the close did not move the effect (the sweep came first, or nothing was answered), the attempt is told to be
+    over: only then does a lookup's absence count, however long this process lives.
+    """
     try:
         reply = await x.store.send(command)
     except StoreError:
-        return "unanswered"
-    return str(reply.word)
+        word = "unanswered"
+    else:
+        word = str(reply.word)
+    if over and word in ("unanswered", "already", "stale"):
+        x.aside(x.tell_over(attempt.ready.at, attempt.token, how="ended"))
+    return word
 
 
 def now_ms() -> int:

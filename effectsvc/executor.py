@@ -55,6 +55,8 @@ STALL_GRACE_S: Final = 5.0
 """On top of the longest timeout: a loop that is only slow must not be taken for one that hangs."""
 STALL_EXIT: Final = 70
 """EX_SOFTWARE, as for a call that outlived its timeout."""
+FORGET_PATIENCE_S: Final = 60.0
+"""How long a server that is away is told that an attempt is over: longer than it takes to restart."""
 SPOOL_RETRY_S: Final = 1.0
 """A store that was away is asked so often whether it takes spooled outcomes: soon enough for who waits for them."""
 MAX_REPORT_CHARS: Final = 500
@@ -226,7 +228,19 @@ class Executor:
             bound="no_bound",
             entry=entry,
         )
-        self.aside(self.store.send(command, patience_s=60.0))
+
+        async def give_back() -> None:
+            reply = await self.store.send(command, patience_s=FORGET_PATIENCE_S)
+            if reply.word == "already":  # the sweep has marked it unknown; that it is over, only we can say
+                await self.tell_over(at, token, how="never_ran")
+
+        self.aside(give_back())
+
+    def required_scopes(self, tool: str) -> tuple[str, ...]:
+        """The scopes that the operator's policy asks for, beside the contract's; none without a policy."""
+        if self.policy_digest == NO_POLICY:
+            return ()
+        return tuple(self.policy.for_tool(tool).required_scopes)
 
     async def log_key(self, tenant: str) -> bytes | None:
         """The tenant's key for digests in the log; None under `log_digests = "plain"`."""
@@ -311,7 +325,8 @@ class Executor:
 
     async def tell_over(self, at: Address, token: str, *, how: str) -> None:
         entry = note_entry("over", by=self.executor_id, at_ms=now_ms(), facts={"effect": at.effect_id, "how": how})
-        await self.store.send(self.commands.over(at, number=parse_attempt_token(token).n, how=how, entry=entry))
+        over = self.commands.over(at, number=parse_attempt_token(token).n, how=how, entry=entry)
+        await self.store.send(over, patience_s=FORGET_PATIENCE_S)
 
     async def tell_late(self, at: Address, token: str, result: StoredResult, entry: bytes) -> None:
         """Evidence from an attempt that is no longer the current one."""

@@ -92,7 +92,7 @@ async def reconcile(x: Executor, effect_id: str, *, force: bool = False) -> str:
     if tool is None or not is_served:
         return "unserved"
     await _tell_what_is_over(x, effect, at, claim.alive)
-    answer = await _ask(x, effect, tool)
+    answer = await ask_provider(x, effect, tool)
     return await _report(x, effect, at, tool, prober, claim, answer)
 
 
@@ -114,8 +114,10 @@ async def _tell_what_is_over(x: Executor, effect: Effect, at: Address, alive: st
             await x.store.send(x.commands.over(at, number=int(number), how="lock_free", entry=entry))
 
 
-async def _ask(x: Executor, effect: Effect, tool: Tool[Any, Any]) -> Found[Any] | Absent | PartlyFound | Undetermined:
-    """The provider's answer; whatever goes wrong on the way determines nothing."""
+async def ask_provider(
+    x: Executor, effect: Effect, tool: Tool[Any, Any]
+) -> Found[Any] | Absent | PartlyFound | Undetermined:
+    """The provider's answer about this effect, by its key; whatever goes wrong on the way determines nothing."""
     args = tool.validate_sent(effect.payload.arguments)
     if isinstance(args, ArgumentsRefused):
         return Undetermined("invalid_arguments")

@@ -36,6 +36,7 @@ _TOLD: Final = {
         "The same change was already asked for with other arguments.",
         ("Do not change details of a call that is under way; look at its status.",),
     ),
+    "scope_required": _Told("The caller may not use this tool.", ("Go on without it.",)),
     "wrong_cell": _Told("The tenant lives in another cell."),
     "retired": _Told("This was done long ago; its record is retired.", ("Do not repeat it.",)),
     "approval_rejected": _Told("A person refused it.", ("Do not ask for it again.",)),

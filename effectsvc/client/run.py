@@ -35,6 +35,8 @@ from effectsvc.errors import (
     StoreError,
     StoreUnavailable,
 )
+from effectsvc.policy import scope_gate
+from effectsvc.policy.scope_gate import missing_scopes
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Address, Proposal, ProposeReply, Read, raw_bytes
 from effectsvc.store.connection import LostReply
@@ -219,6 +221,17 @@ class Run:
             )
             await self.send(proposal, contract)
             return self._refused_handle(effect_id, sent.code, "1:ghost_arguments", sent.message)
+        if missing := missing_scopes(self.caller.scopes, contract.required_scopes):
+            # Advice, to fail early and record the refusal; the worker's gate has the authority.
+            proposal = self._proposal(
+                contract, effect_id, tool_call_id or "", None, None, justification, delay_s,
+                (scope_gate.RULE, scope_gate.LAYER),
+            )  # fmt: skip
+            await self.send(proposal, contract)
+            handle = self._refused_handle(effect_id, scope_gate.RULE, scope_gate.LAYER, "")
+            assert handle.refusal is not None
+            handle.refusal.metadata["missing_scopes"] = missing
+            return handle
         subject = acting_subject(contract, self.caller, self.tenant_id)
         try:
             meaning = meaning_of(

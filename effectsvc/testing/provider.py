@@ -6,9 +6,32 @@ import asyncio
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
+
+
+class Provider(Protocol):
+    """What `check_tool` asks of a provider: an honest ledger, and faults on demand. FakeProvider is one."""
+
+    @property
+    def ledger(self) -> Mapping[str, int]:
+        """How often each key was applied, `key|part` where a part was named; keys as the tool sent them."""
+
+    def timeout_before(self) -> None:
+        """The next application does not answer and applies nothing."""
+
+    def timeout_after(self) -> None:
+        """The next application is applied and does not answer."""
+
+    def reject(self, status_code: int) -> None:
+        """The next application is answered with this HTTP status and applies nothing."""
+
+    def speak(self, text: str) -> None:
+        """The next application is applied and answered with this text where the provider's own words would be."""
+
+    def disarm(self) -> int:
+        """Forgets what is armed and was not met. Returns how many of them."""
 
 
 class ProviderRejected(Exception):
@@ -31,9 +54,10 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    kind: Literal["timeout_before", "timeout_after", "reject", "late"]
+    kind: Literal["timeout_before", "timeout_after", "reject", "late", "speak"]
     status_code: int = 0
     late_ms: int = 0
+    text: str = ""
 
 
 class FakeProvider:
@@ -65,6 +89,9 @@ class FakeProvider:
             match fault:
                 case None:
                     return self._apply(key, value, part)
+                case _Fault(kind="speak"):
+                    self._apply(key, value, part)
+                    return fault.text
                 case _Fault(kind="reject"):
                     raise ProviderRejected(status_code=fault.status_code)
                 case _Fault(kind="late"):
@@ -118,6 +145,17 @@ class FakeProvider:
         if late_ms < 0:
             raise ValueError("late_ms is at least 0")
         self._arm(_Fault(kind="late", late_ms=late_ms), times)
+
+    def speak(self, text: str, *, times: int = 1) -> None:
+        """The next `times` applications are applied and answered with this text in place of the ref."""
+        self._arm(_Fault(kind="speak", text=text), times)
+
+    def disarm(self) -> int:
+        """Forgets the faults that no application has met. Returns how many."""
+        with self._lock:
+            left = len(self._faults)
+            self._faults.clear()
+            return left
 
     def _arm(self, fault: _Fault, times: int) -> None:
         if times < 1:

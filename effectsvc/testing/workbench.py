@@ -11,11 +11,12 @@ Gates, executor and client are the real ones; the store is `MemoryStore`, and no
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 from effectsvc.client import AsyncEffectClient, Run
 from effectsvc.core.effect import Caller
@@ -28,11 +29,15 @@ from effectsvc.store.async_store import AsyncStore, Listener
 from effectsvc.testing.memory_store import MemoryStore
 from effectsvc.tools.registry import ToolRegistry
 
+SETTLE_STEP_S: Final = 0.05
+"""Between two looks at what only this machine's clock brings: twenty questions to the provider a second at most."""
+
 
 class Workbench:
     """Everything that a tool meets in production, in one event loop. Use as `async with`.
 
-    `advance(seconds)` moves the store's clock: retries become due, leases end. `work()` runs what is due.
+    `advance(seconds)` moves the store's clock: retries become due, leases end. `work()` runs what is due. `settle()`
+    does both until nothing moves by itself any more.
     """
 
     def __init__(self, tools: ToolRegistry, *, policy: Policy | None = None, now_ms: int | None = None) -> None:
@@ -70,6 +75,23 @@ class Workbench:
     async def work(self) -> int:
         """Runs every effect that is due, to its end. Returns how many were taken."""
         return await self.session.work_once()
+
+    async def settle(self, *, within_s: float = 60.0) -> None:
+        """Runs everything until only a person could move it, taking the store's clock to what is due next each time.
+
+        A lookup's settle time passes on this machine's clock too, so a tool that is looked up takes that long.
+        Raises TimeoutError after `within_s` of this machine's clock.
+        """
+        async with asyncio.timeout(within_s):
+            while True:
+                await self.work()
+                effects = self.store.model.effects.values()
+                due = [e.due for e in effects if e.queue in ("lane", "rerun")]
+                due += [e.lookup for e in effects if e.lookup is not None]
+                if not due:
+                    return
+                self._now_ms = max(self._now_ms, min(due))
+                await asyncio.sleep(SETTLE_STEP_S)
 
     def advance(self, seconds: float) -> None:
         """Moves the store's clock forward."""

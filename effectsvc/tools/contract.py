@@ -265,8 +265,12 @@ class ToolContract(ContractFacts):
         )
 
     def changed(self, **changes: Any) -> ToolContract:
-        """The same contract but for `changes`, checked again. Raises ContractError like `declare`."""
-        return type(self).declare(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
+        """The same declaration but for `changes`, checked again. Raises ContractError like `declare`.
+
+        What was not declared is derived anew, so a default that follows from a changed field follows it.
+        """
+        declared = {name: getattr(self, name) for name in self.model_fields_set}
+        return type(self).declare(**declared | changes)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Pydantic's copy, without the digest and schemas that were made for the original."""

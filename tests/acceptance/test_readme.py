@@ -75,6 +75,24 @@ def test_the_first_tool_and_the_first_proposal_run_as_printed(tmp_path: Path, sh
     assert len(_Shop.keys) == 1
 
 
+def test_the_test_of_the_first_tool_passes_as_printed(tmp_path: Path) -> None:
+    """`test_shop.py` beside `shop.py`, under a plain pytest: it passes, and prints a line for each case."""
+    for name, code in _blocks().items():
+        (tmp_path / name).write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", "test_shop.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+    assert "timeout_after_write: held: applied once; it stays unknown, for a person" in done.stdout
+    assert "record_stale_or_missing: held" in done.stdout
+
+
 def test_the_two_set_up_commands_are_the_ones_that_ci_runs() -> None:
     """What CI installs and runs is what the README tells a newcomer to run."""
     readme = README.read_text(encoding="utf-8")
