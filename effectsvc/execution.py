@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel
 
@@ -26,6 +26,7 @@ from effectsvc.policy.scope_gate import missing_scopes
 from effectsvc.reconcile import ask_provider
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Address
+from effectsvc.store.connection import LostReply
 from effectsvc.tools.arguments import ArgumentsRefused
 from effectsvc.tools.error_rule import dotted_name
 from effectsvc.tools.intent import meaning_of
@@ -83,10 +84,17 @@ class Attempt:
     """The process that runs the body, where it does not run in this one: its lock file is what proves it dead."""
 
 
-async def execute(x: Executor, effect_id: str, *, begun: Callable[[str], None]) -> str:
+def always() -> bool:
+    """No drain stands in the way."""
+    return True
+
+
+async def execute(
+    x: Executor, effect_id: str, *, begun: Callable[[str], None], may_begin: Callable[[], bool] = always
+) -> str:
     """Takes one ready effect through to its end, or as far as it may go. Returns the word that it ended with.
 
-    `begun` is told when `begin` was answered, whatever the answer.
+    `begun` is told when `begin` was answered, whatever the answer; `may_begin` is asked right before it is sent.
     """
     effect = await _load(x, effect_id)
     if effect is None:
@@ -100,6 +108,8 @@ async def execute(x: Executor, effect_id: str, *, begun: Callable[[str], None]) 
             return await _refuse(x, effect, at, refusal)
         case Ready() as ready:
             pass
+    if not may_begin():
+        return "draining"
     attempt = await _begin(x, ready)
     begun(effect_id)
     if isinstance(attempt, str):
@@ -184,9 +194,27 @@ def _means_the_same(tool: Tool[Any, Any], effect: Effect) -> bool:
 async def _refuse(x: Executor, effect: Effect, at: Address, refusal: Refuse) -> str:
     entry = _refusal_entry(x, effect, refusal, await x.log_key(effect.tenant))
     await x.store.send(
-        x.commands.refuse(at, attempt=effect.attempt, rule=refusal.rule, layer=refusal.layer, halts=False, entry=entry)
+        x.commands.refuse(
+            at,
+            attempt=effect.attempt,
+            rule=refusal.rule,
+            layer=refusal.layer,
+            halts=False,
+            entry=entry,
+            next_step=_after_refusal(x, effect),
+        )
     )
     return "refused"
+
+
+def _after_refusal(x: Executor, effect: Effect) -> Literal["lookup", "review"]:
+    """Whose turn it is when an effect in doubt may not run again: the provider's word, which may end the doubt.
+
+    A person's where it was asked already, and its answer was that parts are done and parts are not.
+    """
+    tool = x.registry.get(effect.tool)
+    is_asked = effect.fields.get("rerun") == "resume"
+    return "lookup" if tool is not None and tool.lookup_function is not None and not is_asked else "review"
 
 
 def _refusal_entry(x: Executor, effect: Effect, refusal: Refuse, log_key: bytes | None) -> bytes:
@@ -246,13 +274,27 @@ async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None)
     decision = entry_hash(entry)
     lease_ms, asked_at = x.settings.lease_ms, x.keeper.boot_now()
     begin = x.commands.begin(
-        at, token=token, lease_ms=lease_ms, executor=executor_id, wall_ms=wall_ms, decision=decision, entry=entry
+        at,
+        token=token,
+        lease_ms=lease_ms,
+        executor=executor_id,
+        wall_ms=wall_ms,
+        decision=decision,
+        entry=entry,
+        max_age_ms=x.key_age_ms(ready.tool.contract, effect, wall_ms),
     )
+    resends = x.store.resends
     try:
         reply = await x.begin(begin)
-    except StoreError:
+    except LostReply:
         x.forget(at, token)
         return "unanswered"
+    except StoreError as error:
+        if error.code == "too_few_replicas":
+            x.forget(at, token)  # it stands on the primary alone: never run, and given back
+        return "unanswered"
+    if not isinstance(reply, r.Granted) and x.store.resends != resends:
+        effect = await _given_back(x, effect, at, token)
     match reply:
         case r.Granted():
             if not reply.n:  # the script logs the first grant only
@@ -264,6 +306,8 @@ async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None)
             return await _refuse(x, effect, at, Refuse("run_halted", "0.7:run_halted"))
         case r.Deadline():
             return await _refuse(x, effect, at, Refuse("deadline_passed", "9:deadline"))
+        case r.KeyExpired():
+            return await _refuse(x, effect, at, Refuse("provider_key_expired", "4:effect"))
         case r.ClaimLost():
             return await _refuse(x, effect, at, Refuse("claim_lost", "4:effect"))
         case r.Taken(State.PROPOSED | State.UNKNOWN):
@@ -272,6 +316,18 @@ async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None)
             return reply.word
         case r.Stopped() | r.Taken() | r.NotDue() | r.Gone() | r.WrongCell():
             return reply.word
+
+
+async def _given_back(x: Executor, effect: Effect, at: Address, token: str) -> Effect:
+    """After a begin that was sent again and not granted: the first send may have begun it, and something came between.
+
+    It has not run, so it is released, with this token as the proof of whose it is. Returns the effect as it is then.
+    """
+    fields = await x.store.send(x.commands.effect_fields(at.effect_id))
+    if fields.get("token") != token or fields.get("state") != State.PENDING:
+        return effect
+    await x.release_unrun(at, token)
+    return replace(effect, attempt=effect.attempt + 1)
 
 
 async def _run(x: Executor, attempt: Attempt) -> Verdict:
@@ -372,6 +428,7 @@ async def _commit(x: Executor, attempt: Attempt, result: StoredResult) -> str:
 async def _release(x: Executor, attempt: Attempt, proved: NotHappened) -> str:
     contract, tries = attempt.ready.tool.contract, attempt.ready.effect.attempt + 1
     begun_s = max(0, x.wall_ms() - attempt.granted.first_wall_ms) / 1000
+    next_step, rule = x.after_unknown(contract, tries)
     bound = "no_bound"
     if contract.rerun_rule == "never" or proved.proof == "rejected":
         bound = "never" if contract.rerun_rule == "never" else "rejected"
@@ -389,6 +446,8 @@ async def _release(x: Executor, attempt: Attempt, proved: NotHappened) -> str:
         delay_ms=x.backoff_ms(contract, tries, proved.retry_after_s),
         bound=bound,
         entry=entry,
+        next_step=next_step,
+        rule=rule,
     )
     return await _tell(x, attempt, command)
 
@@ -396,6 +455,11 @@ async def _release(x: Executor, attempt: Attempt, proved: NotHappened) -> str:
 async def _mark_unknown(x: Executor, attempt: Attempt, unclear: Unclear) -> str:
     contract, tries = attempt.ready.tool.contract, attempt.ready.effect.attempt + 1
     next_step, rule = x.after_unknown(contract, tries)
+    if unclear.parts is not None:
+        done, _ = unclear.parts
+        for part in done:
+            await x.record_part(attempt, part, "done", unclear.provider_ref)
+        next_step, rule = ("review", "") if contract.rerun_rule == "never" else ("rerun", "resume")
     entry = _outcome(x, attempt, "unknown", "error", unclear.reason, error_type=unclear.error_type)
     command = x.commands.mark_unknown(
         attempt.ready.at,
@@ -424,7 +488,7 @@ async def _tell(x: Executor, attempt: Attempt, command: Any, *, over: bool = Tru
     else:
         word = str(reply.word)
     if over and word in ("unanswered", "already", "stale"):
-        x.aside(x.tell_over(attempt.ready.at, attempt.token, how="ended"))
+        x.tell_over_later(attempt.ready.at, attempt.token)
     return word
 
 

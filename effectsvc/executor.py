@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import random
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ import orjson
 
 from effectsvc.core.canonical import short
 from effectsvc.core.decision import NO_POLICY, entry_hash, note_entry, outcome_entry
+from effectsvc.core.effect import Effect
 from effectsvc.core.identity import parse_attempt_token
 from effectsvc.core.outcome import OutcomeUnknown
 from effectsvc.errors import SettingsError, StoreError, StoreUnavailable
@@ -31,7 +33,7 @@ from effectsvc.settings import Settings
 from effectsvc.store import replies as r
 from effectsvc.store.async_store import AsyncStore, Mark
 from effectsvc.store.commands import Address, BeginReply, Command, Commands, Read, raw_bytes
-from effectsvc.store.epochs import accept_restart
+from effectsvc.store.epochs import accept_restart, forgotten
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.replies import EpochMismatch
 from effectsvc.store.safety import check_server
@@ -59,6 +61,10 @@ FORGET_PATIENCE_S: Final = 60.0
 """How long a server that is away is told that an attempt is over: longer than it takes to restart."""
 SPOOL_RETRY_S: Final = 1.0
 """A store that was away is asked so often whether it takes spooled outcomes: soon enough for who waits for them."""
+SIDE_TASKS_S: Final = 2.0
+"""What is still being told at a drain may take so long; the lock file speaks for the rest."""
+UNRUN_PAUSE_MS: Final = 1_000
+"""An attempt that was given back unrun met a store that did not answer: not again at once."""
 MAX_REPORT_CHARS: Final = 500
 """A report is a line for people who wait."""
 MAX_BACKOFF_S: Final = 300.0
@@ -112,6 +118,8 @@ class Executor:
         self.epoch = ""
         self._settling_epoch = asyncio.Lock()
         self.overruns: set[asyncio.Task[None]] = set()
+        self.untold: set[str] = set()
+        """Tokens of attempts of which the store has not yet heard that they are over."""
         self._log_keys: dict[str, bytes | None] = {}
         self._side_tasks: set[asyncio.Task[Any]] = set()
         self._delivering: asyncio.Task[Any] | None = None
@@ -128,7 +136,7 @@ class Executor:
             await check_server(self.store, self.settings)
         self._check_durability()
         meta = await self.store.send(self.commands.hash_fields(self.keys.meta))
-        self.epoch = meta.get("epoch", "")
+        await self.refresh_epoch()
         self.commands.buckets = int(meta.get("buckets", self.commands.buckets))
         await self.publish()
         await self.register()
@@ -177,6 +185,8 @@ class Executor:
 
     async def stop(self) -> None:
         """Ends what was started; nothing may be in flight."""
+        if self._side_tasks:
+            await asyncio.wait(self._side_tasks, timeout=SIDE_TASKS_S)
         for task in self._side_tasks | self.overruns:
             task.cancel()
         await asyncio.gather(*self._side_tasks, *self.overruns, return_exceptions=True)
@@ -184,7 +194,7 @@ class Executor:
         await self.isolation.close()
         if not self._is_given:
             await self.store.close()
-        if not self.isolation.living:
+        if not self.isolation.living and not self.untold:
             self.lock.release()  # else the file stays: it is free, and so a proof, once this process has ended
 
     def _stalled(self, seconds: float) -> None:
@@ -206,7 +216,11 @@ class Executor:
         return await self.store.send(command)
 
     def forget(self, at: Address, token: str) -> None:
-        """Gives back an attempt whose begin was not answered and which therefore never runs."""
+        """Gives back an attempt whose begin was not answered and which therefore never runs; until it is told."""
+        self._until_told(token, lambda: self.release_unrun(at, token))
+
+    async def release_unrun(self, at: Address, token: str) -> None:
+        """Releases an attempt that this process holds and has not run, and will not run. Raises StoreError."""
         entry = outcome_entry(
             effect=at.effect_id,
             tool="not_evaluated",
@@ -224,17 +238,44 @@ class Executor:
             proof="not_attempted",
             code="begin_unanswered",
             to="proposed",
-            delay_ms=0,
+            delay_ms=UNRUN_PAUSE_MS,
             bound="no_bound",
             entry=entry,
         )
+        reply = await self.store.send(command)
+        if reply.word == "already":  # the sweep has marked it unknown; that it is over, only we can say
+            await self.tell_over(at, token, how="never_ran")
 
-        async def give_back() -> None:
-            reply = await self.store.send(command, patience_s=FORGET_PATIENCE_S)
-            if reply.word == "already":  # the sweep has marked it unknown; that it is over, only we can say
-                await self.tell_over(at, token, how="never_ran")
+    def tell_over_later(self, at: Address, token: str) -> None:
+        """Says that an attempt is over whose close did not move its effect; until it is told."""
+        self._until_told(token, lambda: self.tell_over(at, token, how="ended"))
 
-        self.aside(give_back())
+    def _until_told(self, token: str, tell: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Tries until the store has heard it. Meanwhile the lock file is what proves this attempt over (see `stop`)."""
+
+        async def keep_telling() -> None:
+            while True:
+                try:
+                    await tell()
+                except StoreError:
+                    await asyncio.sleep(1.0)
+                else:
+                    self.untold.discard(token)
+                    return
+
+        self.untold.add(token)
+        self.aside(keep_telling())
+
+    def key_age_ms(self, contract: ContractFacts, effect: Effect, wall_ms: int) -> int | None:
+        """How old a provider key may be for a rerun by it: 90 % of what the provider remembers, on both clocks.
+
+        None where no rerun by key is meant; 0 when it is too old by the wall clock already.
+        """
+        if effect.fields.get("rerun") != "idempotent_write" or contract.provider_key_ttl_s is None:
+            return None
+        limit_ms = round(900 * contract.provider_key_ttl_s)
+        first_wall_ms = int(effect.fields.get("first_wall", "0"))
+        return 0 if first_wall_ms and wall_ms - first_wall_ms > limit_ms else limit_ms
 
     def required_scopes(self, tool: str) -> tuple[str, ...]:
         """The scopes that the operator's policy asks for, beside the contract's; none without a policy."""
@@ -293,7 +334,7 @@ class Executor:
 
     def backoff_ms(self, contract: ContractFacts, tries: int, retry_after_s: float | None) -> int:
         """Exponential, full jitter; a provider's own word (`retry_after_s`) is the least that is waited."""
-        ceiling = min(MAX_BACKOFF_S, contract.backoff_s * 2 ** max(0, tries - 1))
+        ceiling = min(MAX_BACKOFF_S, contract.backoff_s * 2.0 ** min(max(0, tries - 1), 16))
         pause: float = random.random() * ceiling  # noqa: S311  # jitter is no secret
         return round(1000 * max(pause, retry_after_s or 0.0))
 
@@ -436,12 +477,34 @@ class Executor:
             return False  # away again: what waits for the epoch still has its patience
         if accepted:
             self.epoch = mismatch.found
+            self.aside(self.refresh_epoch())  # somebody else may have accepted it, knowing less
         return accepted
 
     async def refresh_epoch(self) -> None:
-        """Reads the cell's epoch (another process may have accepted it)."""
-        meta = await self.store.send(self.commands.hash_fields(self.keys.meta))
+        """Takes over the cell's epoch, which another process may have accepted without knowing what this one knows.
+
+        Where the store has forgotten a mark of this host, the cell is frozen: nothing begins until a person looked.
+        """
+        meta, epochs = await self.store.send_both(
+            self.commands.hash_fields(self.keys.meta), self.commands.hash_fields(self.keys.epochs)
+        )
+        known = await asyncio.to_thread(host_marks, self.settings)
+        if self.store.mark is not None:
+            known.append(self.store.mark)
+        lost = forgotten(known, meta=meta, epochs=epochs) if meta and epochs else None
+        if lost is not None:
+            logger.error("the store has lost its past: a mark of epoch %s at %d is not in it", lost.epoch, lost.n)
+            await self._freeze_cell(lost)
         self.epoch = meta.get("epoch", self.epoch)
+
+    async def _freeze_cell(self, lost: Mark) -> None:
+        """Latches the freeze of a store rollback; it ends only by `cell recover`."""
+        facts = {"scope": "cell", "reason": "store_rollback", "mark_epoch": lost.epoch, "mark_n": lost.n}
+        entry = note_entry("freeze", by=self.executor_id, at_ms=now_ms(), facts=facts)
+        freeze = self.commands.freeze(
+            freeze_id=f"rollback-{lost.epoch}-{lost.n}", scope="cell", target="", reason="store_rollback", entry=entry
+        )
+        await self.store.send(freeze)
 
     def aside(self, work: Any) -> asyncio.Task[None]:
         """Runs something that nobody waits for; a store that is away is no error of it."""

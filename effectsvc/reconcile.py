@@ -45,17 +45,19 @@ MAX_KNOWN: Final = 100_000
 class Prober:
     """What one process remembers between lookups: since when it has known of each first absence (boot clock)."""
 
-    known: dict[tuple[str, str], float] = field(default_factory=dict)
+    known: dict[tuple[str, int], float] = field(default_factory=dict)
     asked: dict[str, int] = field(default_factory=dict)
 
-    def waited_ms(self, effect_id: str, absent_at: str) -> int:
-        """How long this process itself has known of the first absent finding; 0 when it learns of it now."""
-        if not absent_at:
-            return 0
+    def learn(self, effect_id: str, attempt: int) -> None:
+        """It is known from now on that this attempt was once found absent: it was read, or has just been written."""
         if len(self.known) >= MAX_KNOWN:
             self.known.clear()
-        since = self.known.setdefault((effect_id, absent_at), boot_now_s())
-        return int((boot_now_s() - since) * 1000)
+        self.known.setdefault((effect_id, attempt), boot_now_s())
+
+    def waited_ms(self, effect_id: str, attempt: int) -> int:
+        """How long this process itself has known of the first absent finding; 0 when it does not."""
+        since = self.known.get((effect_id, attempt))
+        return 0 if since is None else int((boot_now_s() - since) * 1000)
 
     def pause_ms(self, effect_id: str) -> int:
         """Until the next question about this effect: exponential."""
@@ -65,8 +67,10 @@ class Prober:
         pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(count - 1, 16))
         return round(1000 * pause_s)
 
-    def done(self, effect_id: str) -> None:
+    def done(self, effect_id: str, attempt: int) -> None:
+        """Nothing more is asked about this attempt."""
         self.asked.pop(effect_id, None)
+        self.known.pop((effect_id, attempt), None)
 
 
 async def reconcile(x: Executor, effect_id: str, *, force: bool = False) -> str:
@@ -89,11 +93,25 @@ async def reconcile(x: Executor, effect_id: str, *, force: bool = False) -> str:
     )
     if not isinstance(claim, r.ProbeClaimed):
         return claim.word
-    if tool is None or not is_served:
+    if claim.absent_at_ms is not None:
+        x.prober.learn(at.effect_id, effect.attempt)
+    if tool is None:
         return "unserved"
+    if not is_served:
+        return await _for_a_person(x, effect, at, prober)
     await _tell_what_is_over(x, effect, at, claim.alive)
     answer = await ask_provider(x, effect, tool)
     return await _report(x, effect, at, tool, prober, claim, answer)
+
+
+async def _for_a_person(x: Executor, effect: Effect, at: Address, prober: str) -> str:
+    """A tool without a lookup: there is nobody to ask, so a person is told."""
+    finding = Finding(found="undetermined", settle_ms=0, waited_ms=0, delay_ms=0, last=True, to="failed")
+    entry = _entry(x, effect, "undetermined", evidence="none")
+    reply = await x.store.send(
+        x.commands.report_probe(at, prober=prober, attempt=effect.attempt, finding=finding, entry=entry)
+    )
+    return reply.word
 
 
 async def _load(x: Executor, effect_id: str) -> tuple[Effect, Address] | None:
@@ -185,7 +203,7 @@ async def _report(
 ) -> str:
     contract = tool.contract
     if isinstance(answer, Found):
-        x.prober.done(at.effect_id)
+        x.prober.done(at.effect_id, effect.attempt)
         result = store_result(contract, answer.data)
         entry = _entry(x, effect, "found", evidence=result.digest)
         resolve = x.commands.resolve(
@@ -205,8 +223,11 @@ async def _report(
     reply = await x.store.send(
         x.commands.report_probe(at, prober=prober, attempt=effect.attempt, finding=finding, entry=entry)
     )
-    if not isinstance(reply, r.StillUnknown):
-        x.prober.done(at.effect_id)
+    if isinstance(reply, r.StillUnknown):
+        if finding.found in ("absent", "partly") and claim.absent_at_ms is None and not claim.alive:
+            x.prober.learn(at.effect_id, effect.attempt)
+    else:
+        x.prober.done(at.effect_id, effect.attempt)
     return reply.word
 
 
@@ -237,13 +258,12 @@ def _finding(
             parts = dict.fromkeys(answer.completed_parts, "")
         case Undetermined():
             found, to, parts = "undetermined", "failed", {}
-    absent_at = "" if claim.absent_at_ms is None else str(claim.absent_at_ms)
     return Finding(
         found=found,
         settle_ms=settle_ms,
-        waited_ms=x.prober.waited_ms(at_id := effect.effect_id, absent_at),
-        delay_ms=x.prober.pause_ms(at_id),
-        last=elapsed_s >= contract.max_elapsed_s and found == "undetermined",
+        waited_ms=x.prober.waited_ms(effect.effect_id, effect.attempt),
+        delay_ms=x.prober.pause_ms(effect.effect_id),
+        last=elapsed_s >= contract.max_elapsed_s and (found == "undetermined" or bool(claim.alive)),
         to=to,
         bound=bound,
         parts_done=parts,

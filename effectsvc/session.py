@@ -195,8 +195,11 @@ class Session:
 
     def _begin(self, effect_id: str) -> None:
         self._unbegun.add(effect_id)
-        work = execute(self.x, effect_id, begun=self._begun)
+        work = execute(self.x, effect_id, begun=self._begun, may_begin=self._may_begin)
         self.in_flight[effect_id] = asyncio.create_task(self._one(effect_id, work))
+
+    def _may_begin(self) -> bool:
+        return not self.draining
 
     def _ask(self, effect_id: str) -> None:
         self._asking.add(effect_id)
@@ -212,6 +215,8 @@ class Session:
         word = "crashed"
         try:
             word = await work
+            if word == "unanswered":
+                await asyncio.sleep(BROKEN_PAUSE_S)  # the store takes no begins now: not again at once
         except StoreError as error:
             word = error.code
         except Exception as error:  # noqa: BLE001  # a process loop; the words may quote arguments
@@ -237,6 +242,8 @@ class Session:
                 break
             if self.in_flight:
                 await asyncio.wait(list(self.in_flight.values()), return_when=asyncio.FIRST_COMPLETED)
+            if self.draining and not self.in_flight:
+                break
         return self.tally.taken - before
 
     # ---- the end ---------------------------------------------------------------------------------------------------

@@ -62,6 +62,7 @@ class Sweep:
         self.commands = Commands(self.keys)
         self._store = SyncStore(settings.redis_url)
         self._directory = state_dir(str(settings.state_dir) if settings.state_dir else None)
+        self._parked_at: dict[str, int] = {}
         self._by = f"sweep-{os.getpid()}"
 
     def close(self) -> None:
@@ -144,11 +145,9 @@ class Sweep:
 
     def _after_unknown(self, fields: Mapping[str, str]) -> tuple[str, str]:
         """As the published contract says: a rerun under a named rule, a lookup, or a person."""
-        value = self._store.send(Read(("HGET", self.keys.catalogue, f"contract:{fields['tool']}"), raw_bytes))
-        if value is None:
+        contract = self._contract(fields["tool"])
+        if not contract:
             return "review", ""
-        body = self._store.send(Read(("GET", self.keys.published(value.decode().split(" ")[1])), raw_bytes))
-        contract: dict[str, Any] = orjson.loads(body or b"{}")
         rule = contract.get("retry_class") or (
             "reversible" if contract.get("reversibility") == "reversible" else "reconcile"
         )
@@ -156,6 +155,15 @@ class Sweep:
         if may_rerun and int(fields.get("attempt", "1")) < int(contract.get("max_attempts", 1)):
             return "rerun", rule
         return ("lookup", "") if contract.get("lookup") else ("review", "")
+
+    def _contract(self, tool: str) -> dict[str, Any]:
+        """As the workers have published it; empty when none has."""
+        value = self._store.send(Read(("HGET", self.keys.catalogue, f"contract:{tool}"), raw_bytes))
+        if value is None:
+            return {}
+        body = self._store.send(Read(("GET", self.keys.published(value.decode().split(" ")[1])), raw_bytes))
+        contract: dict[str, Any] = orjson.loads(body or b"{}")
+        return contract
 
     # ---- runs, approvals, parked -----------------------------------------------------------------------------------
 
@@ -171,7 +179,10 @@ class Sweep:
                 if loaded is None:
                     continue
                 entry = self._note("cancel", effect=effect_id, reason="run_halted")
-                reply = self._store.send(self.commands.overtake(loaded.at, why="run_halted", entry=entry))
+                # In doubt, what the provider knows may end it; a person need not.
+                next_step = "lookup" if self._contract(loaded.fields["tool"]).get("lookup") else "keep"
+                overtake = self.commands.overtake(loaded.at, why="run_halted", entry=entry, next_step=next_step)
+                reply = self._store.send(overtake)
                 done += isinstance(reply, r.Cancelled)
             self._store.send(self.commands.swept(run))
         return done
@@ -193,7 +204,12 @@ class Sweep:
         switches = self._store.send(Read(("HGETALL", self.keys.switches), text_map))
         catalogue = self._store.send(Read(("HGETALL", self.keys.catalogue), text_map))
         for lane in self._store.send(Read(("SMEMBERS", self.keys.lanes), text_tuple)):
-            for effect_id in self._store.send(Read(("ZRANGE", self.keys.parked(lane), 0, PASS_LIMIT), text_tuple)):
+            start = self._parked_at.get(lane, 0)
+            window = (start, start + PASS_LIMIT - 1)
+            ids = self._store.send(Read(("ZRANGE", self.keys.parked(lane), *window), text_tuple))
+            # What stays parked does not hide what is behind it: the next pass goes on from here, and then around.
+            self._parked_at[lane] = start + PASS_LIMIT if len(ids) == PASS_LIMIT else 0
+            for effect_id in ids:
                 loaded = self._load(effect_id)
                 if loaded is None:
                     continue
@@ -223,6 +239,9 @@ class Sweep:
 
     async def _accept(self, mismatch: EpochMismatch) -> None:
         marks = host_marks(self.settings)
+        if not marks:  # it would accept whatever it meets; a worker, which knows something, is to do it
+            await asyncio.sleep(0.2)
+            return
         async with AsyncStore(self.settings.redis_url) as store:
             accepted = await accept_restart(
                 store, self.commands, mismatch, marks=marks, settings=self.settings, by=self._by

@@ -94,13 +94,21 @@ class EffectHandle:
             payload = await self._payload()
             self.intent_key = payload.intent_key if payload else ""
             if self.foreign and not self._may_see(payload):
-                stored = None
                 return _result_of(self, fields, None, withheld=True)
         return _result_of(self, fields, stored)
 
+    def _proposed(self, payload: Payload | None) -> bool:
+        """Whether the effect was proposed in this handle's run by its caller (or no run is known: an operator's)."""
+        if payload is None or self._run is None:
+            return True
+        return payload.run_id == self._run.run_id and payload.caller == self._run.caller
+
     def _may_see(self, payload: Payload | None) -> bool:
-        if self.result_scope == "tenant" or payload is None or self._run is None:
-            return self.result_scope == "tenant"
+        """Only the same acting subject (and user) sees what an effect brought, unless the contract says the tenant."""
+        if self.result_scope == "tenant":
+            return True
+        if payload is None or self._run is None:
+            return False
         return payload.caller.user_id == self._run.caller.user_id and payload.subject == _subject(payload, self._run)
 
     # ---- waiting ---------------------------------------------------------------------------------------------------
@@ -196,12 +204,12 @@ class EffectHandle:
         """Withdraws what has not begun. Only the proposer cancels; one that runs or is in doubt is not cancelled."""
         if self.refusal is not None:
             return self.refusal
-        if self.foreign:
+        fields, _ = await self._fields()
+        payload = await self._payload()
+        if self.replay != "none" or not self._proposed(payload):
             return refused_result(
                 self.effect_id, "not_the_proposer", "4:effect", "", message="Only the proposer cancels an effect."
             )
-        fields, _ = await self._fields()
-        payload = await self._payload()
         if not fields or payload is None or fields["tenant"] != self.tenant_id:
             return await self.status()
         at = Address(
@@ -268,7 +276,7 @@ def _result_of(
         else "",
         state=state,
         attempt=int(fields.get("attempt", "0")),
-        provider_ref=fields.get("ref") or None,
+        provider_ref=None if withheld else fields.get("ref") or None,
         replay=handle.replay,
         committed_at=datetime.fromtimestamp(int(fields["since"]) / 1000, UTC) if state is State.COMMITTED else None,
     )

@@ -33,6 +33,7 @@ from effectsvc.store.cell_commands import ReadCall
 from effectsvc.tools.arguments import ArgumentsRefused, RawArguments, SentArguments
 from effectsvc.tools.context import EffectContext, SyncEffectContext, boot_now_s
 from effectsvc.tools.contract import PublishedContract
+from effectsvc.tools.intent import acting_subject
 from effectsvc.tools.results import StoredResult, store_result
 from effectsvc.tools.tool import Tool
 from effectsvc.tools.verdicts import Happened, NotHappened, Unclear, Verdict, verdict_of
@@ -107,7 +108,11 @@ def _read_call(
         log_key=run.log_key,
     )
     entry = decision_entry(facts, token=reader, occurrence=1, at_ms=_wall_ms(), rule=rule, layer=layer)
-    digest_of_call = call_claim_digest(tenant=run.tenant_id, run_id=run.run_id, tool_call_id=tool_call_id)
+    # A stored read answers its own reader only: who it acts for is part of the claim.
+    subject = acting_subject(contract, run.caller, run.tenant_id) or f"user:{run.caller.user_id or ''}"
+    digest_of_call = call_claim_digest(
+        tenant=run.tenant_id, run_id=run.run_id, tool_call_id=orjson.dumps([tool_call_id, subject]).decode()
+    )
     call = ReadCall(
         reader=reader,
         tool=contract.name,

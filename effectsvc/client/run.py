@@ -117,8 +117,7 @@ class Run:
         prepared = await self._prepare(tool, arguments, tool_call_id, justification, delay_s, effect_id)
         if isinstance(prepared, EffectHandle):
             return prepared
-        proposal, contract = prepared
-        return await self.send(proposal, contract)
+        return await self.send(*prepared)
 
     async def propose_in(
         self,
@@ -138,14 +137,20 @@ class Run:
         prepared = await self._prepare(tool, arguments, tool_call_id, justification, delay_s, effect_id)
         if isinstance(prepared, EffectHandle):
             return ProposalInTransaction(prepared.effect_id, self, _refused=prepared)
-        proposal, contract = prepared
+        proposal, contract, intent_key = prepared
         proposal = replace(proposal, looks=await self._claimed_by(proposal))
         command = self.client.commands.propose(proposal)
         place = len(pipe)
         # EVAL, not EVALSHA: inside EXEC an unknown script would fail alone, after the application's writes.
         pipe.eval(command.script.text, len(command.keys), *command.keys, *command.argv)
         return ProposalInTransaction(
-            proposal.at.effect_id, self, _proposal=proposal, _contract=contract, _command=command, _place=place
+            proposal.at.effect_id,
+            self,
+            _proposal=proposal,
+            _contract=contract,
+            _intent_key=intent_key,
+            _command=command,
+            _place=place,
         )
 
     async def _claimed_by(self, proposal: Proposal) -> tuple[str, ...]:
@@ -195,7 +200,7 @@ class Run:
         justification: str,
         delay_s: float,
         effect_id: str | None,
-    ) -> tuple[Proposal, PublishedContract] | EffectHandle:
+    ) -> tuple[Proposal, PublishedContract, str] | EffectHandle:
         name = _name(tool)
         if effect_id is not None and not is_effect_id(effect_id):
             raise ContractError("An effect id is 1 to 64 letters, digits, underscores and hyphens.")
@@ -250,9 +255,8 @@ class Run:
             )  # fmt: skip
             await self.send(proposal, contract)
             return self._refused_handle(effect_id, "invalid_arguments", "1:ghost_arguments", error.message)
-        return self._proposal(
-            contract, effect_id, tool_call_id or "", sent, meaning, justification, delay_s, None
-        ), contract
+        proposal = self._proposal(contract, effect_id, tool_call_id or "", sent, meaning, justification, delay_s, None)
+        return proposal, contract, meaning.intent
 
     def _proposal(
         self,
@@ -309,7 +313,6 @@ class Run:
             tenant=self.tenant_id,
             agent=self.caller.agent_id,
             args=args,
-            intent_key=meaning.intent if meaning else "",
             call=call if tool_call_id else "",
             payload=payload.to_bytes(),
             entry=proposal_entry(facts, at_ms=_wall_ms(), rule=rule, layer=layer),
@@ -322,7 +325,7 @@ class Run:
             superseded=tuple(short(key)[:22] for key in meaning.superseded) if meaning else (),
         )
 
-    async def send(self, proposal: Proposal, contract: PublishedContract) -> EffectHandle:
+    async def send(self, proposal: Proposal, contract: PublishedContract, intent_key: str = "") -> EffectHandle:
         """Sends a prepared proposal until the claims that it meets are declared. Raises as `propose` does."""
         effect_id = proposal.at.effect_id
         try:
@@ -330,7 +333,7 @@ class Run:
             for _ in range(LOOK_TRIES + 2):  # the call's claim and the intent's may each name one effect
                 reply = await self.client.store.send(self.client.commands.propose(proposal))
                 if not isinstance(reply, r.Look):
-                    handle = self.answered(proposal, contract, reply)
+                    handle = self.answered(proposal, contract, intent_key, reply)
                     if isinstance(reply, r.Proposed):
                         handle.heard_since = hearing
                     return handle
@@ -343,10 +346,12 @@ class Run:
             ) from error
         raise StoreUnavailable("The claims of this call kept changing hands.", effect_id=effect_id, code="claims_moved")
 
-    def answered(self, proposal: Proposal, contract: PublishedContract, reply: ProposeReply) -> EffectHandle:
+    def answered(
+        self, proposal: Proposal, contract: PublishedContract, intent_key: str, reply: ProposeReply
+    ) -> EffectHandle:
         """The handle for what `propose` answered."""
         handle = EffectHandle(self.client, effect_id=proposal.at.effect_id, tenant_id=self.tenant_id, run=self)
-        handle.intent_key = proposal.intent_key
+        handle.intent_key = intent_key
         handle.result_scope = contract.result_scope
         match reply:
             case r.Proposed() | r.Held() | r.Exists():
@@ -418,15 +423,22 @@ class Run:
     async def open_effects(self) -> list[EffectHandle]:
         """Handles of this run's effects that are not final."""
         ids = await self.client.store.send(self.client.commands.open_effects(self.digest))
-        return [EffectHandle(self.client, effect_id=i, tenant_id=self.tenant_id, run=self) for i in sorted(ids)]
+        return [await self._found(effect_id) for effect_id in sorted(ids)]
 
     async def effect(self, *, tool_call_id: str) -> EffectHandle | None:
         """The effect that answers this tool call id; None when there is none."""
         call = call_claim_digest(tenant=self.tenant_id, run_id=self.run_id, tool_call_id=tool_call_id)
         raw = await self.client.store.send(Read(("GET", self.client.keys.call(call)), raw_bytes))
-        if raw is None:
-            return None
-        return EffectHandle(self.client, effect_id=raw.decode(), tenant_id=self.tenant_id, run=self)
+        return None if raw is None else await self._found(raw.decode())
+
+    async def _found(self, effect_id: str) -> EffectHandle:
+        """A handle of an effect that was not proposed by this object: whose result it is, its payload says."""
+        handle = EffectHandle(self.client, effect_id=effect_id, tenant_id=self.tenant_id, run=self)
+        handle.foreign = True
+        fields = await self.client.store.send(self.client.commands.effect_fields(effect_id))
+        contract = await self.client.catalogue.get(fields.get("tool", ""))
+        handle.result_scope = contract.result_scope if contract else "caller"
+        return handle
 
 
 def with_look(proposal: Proposal, effect_id: str) -> Proposal:

@@ -44,6 +44,7 @@ class ProposalInTransaction:
     _refused: EffectHandle | None = field(default=None, repr=False)
     _proposal: Proposal | None = field(default=None, repr=False)
     _contract: PublishedContract | None = field(default=None, repr=False)
+    _intent_key: str = ""
     _command: Command[ProposeReply] | None = field(default=None, repr=False)
     _place: int = 0
 
@@ -64,10 +65,10 @@ class ProposalInTransaction:
         try:
             reply = self._command.parse(_as_bytes(raw))
         except EpochChanged:
-            return await self._run.send(self._proposal, self._contract)
+            return await self._run.send(self._proposal, self._contract, self._intent_key)
         if isinstance(reply, r.Look):
-            return await self._run.send(self._proposal, self._contract)
-        return self._run.answered(self._proposal, self._contract, reply)
+            return await self._run.send(self._proposal, self._contract, self._intent_key)
+        return self._run.answered(self._proposal, self._contract, self._intent_key, reply)
 
 
 def _as_bytes(raw: Any) -> Any:

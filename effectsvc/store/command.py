@@ -74,8 +74,6 @@ class Proposal:
     halt_rules: tuple[str, ...] = ("kill_switch", "policy_indeterminate")
     halts_any: bool = False
     policy: str = ""
-    intent_key: str = ""
-    """The whole intent key, for the handle; no script needs it."""
     superseded: tuple[str, ...] = ()
     looks: tuple[str, ...] = field(default=())
 

@@ -21,7 +21,16 @@ ProposeReply: TypeAlias = (
     | r.Buckets
 )
 BeginReply: TypeAlias = (
-    r.Granted | r.Taken | r.Gone | r.NotDue | r.Stopped | r.Halted | r.Deadline | r.ClaimLost | r.WrongCell
+    r.Granted
+    | r.Taken
+    | r.Gone
+    | r.NotDue
+    | r.Stopped
+    | r.Halted
+    | r.Deadline
+    | r.ClaimLost
+    | r.KeyExpired
+    | r.WrongCell
 )
 RenewReply: TypeAlias = r.Renewed | r.Stale | r.Gone
 ProgressReply: TypeAlias = r.Noted | r.PartDone | r.AlreadyNoted | r.Stale | r.Gone
@@ -109,7 +118,10 @@ class EffectCommands(CommandBuilder):
         wall_ms: int,
         decision: str,
         entry: bytes,
+        max_age_ms: int | None = None,
     ) -> Command[BeginReply]:
+        """`max_age_ms`: how long the provider remembers a key; past it no rerun under rule `idempotent_write`."""
+        max_age = "" if max_age_ms is None else max_age_ms
         k = self.keys
         return self._make(
             _READ["begin"],
@@ -131,7 +143,7 @@ class EffectCommands(CommandBuilder):
                 k.counts,
                 *map(k.run, at.above),
             ),
-            (at.effect_id, token, lease_ms, executor, wall_ms, decision, entry),
+            (at.effect_id, token, lease_ms, executor, wall_ms, max_age, decision, entry),
         )
 
     def renew(self, effect_id: str, *, token: str, lease_ms: int) -> Command[RenewReply]:
@@ -188,8 +200,22 @@ class EffectCommands(CommandBuilder):
         return self._make(_READ["mark_unknown"], "mark_unknown", self._closing_keys(at), argv)
 
     def release(
-        self, at: Address, *, token: str, proof: str, code: str, to: str, delay_ms: int, bound: str, entry: bytes
+        self,
+        at: Address,
+        *,
+        token: str,
+        proof: str,
+        code: str,
+        to: str,
+        delay_ms: int,
+        bound: str,
+        entry: bytes,
+        next_step: str = "lookup",
+        rule: str = "",
     ) -> Command[ReleaseReply]:
-        """`to` is `proposed` (again after `delay_ms`) or `failed` (because of `bound`, or `no_bound`)."""
-        argv = (at.effect_id, token, proof, code, to, delay_ms, bound, entry)
+        """`to` is `proposed` (again after `delay_ms`) or `failed` (because of `bound`, or `no_bound`).
+
+        For an effect in doubt neither: it stays unknown, and `next_step` is due, as in `mark_unknown`.
+        """
+        argv = (at.effect_id, token, proof, code, to, delay_ms, bound, next_step, rule, entry)
         return self._make(_READ["release"], "release", self._closing_keys(at, lane=True), argv)

@@ -193,6 +193,14 @@ class ClaimLost(Reply):
 
 
 @dataclass(frozen=True, slots=True)
+class KeyExpired(Reply):
+    """The provider may have forgotten the key: `age_ms` since this occurrence's first begin."""
+
+    word: ClassVar[str] = "key_expired"
+    age_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Renewed(Reply):
     """The lease now ends at `lease_end_ms` (Redis time)."""
 

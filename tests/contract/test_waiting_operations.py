@@ -39,6 +39,19 @@ def test_refuse_in_doubt_leaves_it_unknown_for_a_person_and_nothing_begins_it_ag
     assert stage.count("unknown") == 1
 
 
+def test_refuse_in_doubt_refuses_anew_what_has_become_due_again(stage: Stage) -> None:
+    at, _ = stage.unknown(next_step="rerun")
+    stage.send(stage.refuse(at, attempt=1))
+    commands = stage.commands
+    stage.send(commands.resolve(at, attempt=1, by="operator", to="run_again", entry=b"resolve"))
+    assert "rerun" in stage.queues(at)
+
+    assert isinstance(stage.send(stage.refuse(at, attempt=1)), r.Unknown)
+
+    assert stage.queues(at) == {"unknown", "open"}
+    assert stage.fields(at)["waiting_for"] == "person"
+
+
 @pytest.mark.parametrize("state", ["pending", "committed", "failed", "cancelled"])
 def test_refuse_moves_nothing_that_has_begun_or_ended(stage: Stage, state: str) -> None:
     at = stage.in_state(state)

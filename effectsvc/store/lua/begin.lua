@@ -1,8 +1,8 @@
 #!lua
 --[[ begin: proposed, unknown -> pending
 KEYS   meta log effect run intent lane rerun lookup parked leases unknown switches tenants counts above*
-ARGV   effect_id token lease_ms executor wall_ms decision entry
-REPLY  granted lease_end_ms occurrence first_ms first_wall_ms rule n epoch | taken state | gone | not_due due_ms | frozen scope ids | halted reason | deadline deadline_ms | claim_lost holder | wrong_cell cell
+ARGV   effect_id token lease_ms executor wall_ms max_age_ms decision entry
+REPLY  granted lease_end_ms occurrence first_ms first_wall_ms rule n epoch | taken state | gone | not_due due_ms | frozen scope ids | halted reason | deadline deadline_ms | claim_lost holder | key_expired age_ms | wrong_cell cell
 ]]
 --- include: cell
 --- include: log
@@ -52,6 +52,11 @@ if scope then
   return { 'frozen', scope, ids }
 end
 if stop then return { stop, reason } end
+-- A provider that has forgotten the key would do it again: the age counts from this occurrence's first begin.
+if state == 'unknown' and f[12] == 'idempotent_write' and max_age_ms ~= '' and f[10] then
+  local age = now - tonumber(f[10])
+  if age > tonumber(max_age_ms) then return { 'key_expired', int(age) } end
+end
 local claim = redis.call('GET', k_intent)
 if claim ~= effect_id then return { 'claim_lost', claim or '' } end
 

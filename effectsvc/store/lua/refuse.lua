@@ -15,7 +15,8 @@ local state = f[1]
 if not state then return { 'gone' } end
 if not has_tail(k_run, f[4]) or not has_tail(k_open, f[4]) then return { 'wrong_keys', 'run' } end
 if state == 'refused' and f[6] == rule then return { 'already', state } end
-if state == 'unknown' and f[7] == rule then return { 'already', state } end
+-- Due again since (its parts were found, say): refused anew, or it would stand in the rerun set for ever.
+if state == 'unknown' and f[7] == rule and not redis.call('ZSCORE', k_rerun, effect_id) then return { 'already', state } end
 if state ~= 'proposed' and state ~= 'held' and state ~= 'unknown' then return { 'taken', state } end
 if f[2] ~= attempt then return { 'taken', state } end
 if not has_tail(k_lane, f[5]) then return { 'wrong_keys', 'lane' } end

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[ release: pending -> proposed (later) or failed; unknown when in doubt; burns an attempt number that has not begun
 KEYS   meta log effect result lane leases unknown rerun lookup parked counts open
-ARGV   effect_id token proof code to delay_ms bound entry
+ARGV   effect_id token proof code to delay_ms bound next rule entry
 REPLY  proposed due_ms n epoch | failed n epoch | unknown n epoch | committed n epoch | burnt | already state | stale state | gone
 ]]
 --- include: cell
@@ -29,7 +29,7 @@ local short_epoch = string.sub(epoch, 1, 16)
 local n = stored_evidence(e, '1', entry)
 if n then return { 'committed', n, short_epoch } end
 if f[5] or (f[8] and f[8] ~= '') then
-  n = leave_unknown(e, 'in_doubt', '1', 'lookup', '', delay_ms, entry)
+  n = leave_unknown(e, 'in_doubt', '1', next, rule, delay_ms, entry)
   return { 'unknown', n, short_epoch }
 end
 redis.call('HSET', k_effect, 'since', int(now), 'alive', alive_without(f[4], number))

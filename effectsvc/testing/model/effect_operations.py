@@ -145,6 +145,7 @@ class EffectOperations(Cell):
         lease_ms: int,
         executor: str,
         wall_ms: int,
+        max_age_ms: int | None,
         decision: str,
         entry: bytes,
     ) -> BeginReply:
@@ -170,6 +171,9 @@ class EffectOperations(Cell):
             return stop
         if stop is not None:
             return stop
+        under_key = e.state is State.UNKNOWN and e.rerun == "idempotent_write"
+        if under_key and max_age_ms is not None and e.first is not None and self.now - e.first > max_age_ms:
+            return r.KeyExpired(self.now - e.first)
         if not self.holds_claim(e, intent):
             return r.ClaimLost(self.intents.get(intent, ""))
         rule = (e.rerun if e.state is State.UNKNOWN else None) or "no_refusal"
@@ -262,6 +266,8 @@ class EffectOperations(Cell):
         to: str,
         delay_ms: int,
         bound: str,
+        next: str,  # noqa: A002  # the header's word
+        rule: str,
         entry: bytes,
     ) -> ReleaseReply:
         """pending -> proposed, failed; unknown when in doubt. Before its begin arrived it burns that number."""
@@ -276,7 +282,7 @@ class EffectOperations(Cell):
         if e.late is not None:
             return r.Committed(*self._as_the_evidence_says(e, entry))
         if e.doubt:
-            return r.Unknown(*self._leave_unknown(e, "in_doubt", "lookup", "", delay_ms, entry))
+            return r.Unknown(*self._leave_unknown(e, "in_doubt", next, rule, delay_ms, entry))
         moved = self.move(e, State(to))
         e.proof, e.code = proof, code
         e.clear("decision")

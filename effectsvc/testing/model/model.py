@@ -19,16 +19,12 @@ from effectsvc.testing.model.evidence_operations import EvidenceOperations
 from effectsvc.testing.model.waiting_operations import WaitingOperations
 
 _FLAGS: Final = frozenset({"needs_call", "halts_any", "halts", "over", "force", "last", "attempt_over"})
-_OPTIONAL_NUMBERS: Final = frozenset({"deadline_ms", "mark_n"})
+_OPTIONAL_NUMBERS: Final = frozenset({"max_age_ms", "deadline_ms", "mark_n"})
 _TAILS: Final[Mapping[str, str]] = {
     "effect": "effect_id",
     "run": "run_key",
     "open": "run_key",
-    "lane": "lane",
-    "rerun": "lane",
-    "lookup": "lane",
-    "parked": "lane",
-    "live": "lane",
+    **dict.fromkeys(("lane", "rerun", "lookup", "parked", "live"), "lane_key"),
     "intent": "intent",
     "old_intent": "old_intent",
     "call": "call",
@@ -63,12 +59,13 @@ class Model(WaitingOperations, EvidenceOperations, CellOperations):
         e = self.effects.get(getattr(given, "effect_id", ""))
         if self.op == "propose":
             e = None  # an id that is known answers by what was proposed
-        run_digest, lane = getattr(given, "run_key", ""), getattr(given, "lane", "")
-        if e is not None and run_digest not in ("", e.run):
+        run_key, lane_key = getattr(given, "run_key", ""), getattr(given, "lane_key", "")
+        named = e.run if e is not None else getattr(given, "run", run_key)
+        if run_key not in ("", named):
             raise self._wrong_keys("run")
-        if e is not None and lane not in ("", e.lane) and e.lane is not None:
+        if lane_key != given.lane or (e is not None and lane_key not in ("", e.lane) and e.lane is not None):
             raise self._wrong_keys("lane")
-        run = self.runs.get(run_digest)
+        run = self.runs.get(run_key)
         if run is None:
             return
         if self.op in ("propose", "admit_read") and given.tenant != run.tenant:
@@ -97,6 +94,7 @@ def facts(command: Command[Any], cell: str) -> Given:
     said["above"] = above if starred in ("more", "above") else None
     for name, value in zip(command.script.argv, command.argv, strict=True):
         said[name] = _read(name, value)
+    said.setdefault("lane", said.setdefault("lane_key", ""))
     return Given(**said)
 
 

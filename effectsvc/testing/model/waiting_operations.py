@@ -49,7 +49,9 @@ class WaitingOperations(Cell):
         e = self.effects.get(effect_id)
         if e is None:
             return r.Gone()
-        if (e.state, rule) in ((State.REFUSED, e.rule), (State.UNKNOWN, e.reason)):
+        if (e.state, rule) == (State.REFUSED, e.rule):
+            return r.Already(e.state)
+        if (e.state, rule) == (State.UNKNOWN, e.reason) and e.queue != "rerun":
             return r.Already(e.state)
         if (e.state not in WAITING and e.state is not State.UNKNOWN) or e.attempt != attempt:
             return r.Taken(e.state)

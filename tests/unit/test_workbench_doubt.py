@@ -1,0 +1,135 @@
+"""What a doubt allows, on the workbench: reruns by key, parts of a `Partial`, who sees a joined result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import BaseModel
+
+from effectsvc import Caller, EffectContext, NotAttempted, Partial, ToolRegistry
+from effectsvc.testing import FakeProvider, Workbench
+
+
+class Order(BaseModel):
+    order: str
+
+
+def tool(body: Callable[[Order, EffectContext], Any], **fields: Any) -> ToolRegistry:
+    tools = ToolRegistry()
+    texts = dict.fromkeys(("purpose", "use_when", "do_not_use_when", "result_means"), "x")
+
+    @tools.effect(**texts, intent=("order",), **fields)
+    async def act(args: Order, ctx: EffectContext) -> Order | Partial[Any]:
+        return await body(args, ctx)
+
+    return tools
+
+
+async def test_no_rerun_by_key_once_the_provider_may_have_forgotten_it() -> None:
+    """Past 90 % of `provider_key_ttl_s` since the first begin the effect stays unknown, for a person."""
+    provider = FakeProvider(honours_keys=True)
+
+    async def body(args: Order, ctx: EffectContext) -> Order:
+        await provider.apply_async(ctx.idempotency_key, args.order)
+        return args
+
+    contract = {"reversibility": "irreversible", "retry_class": "idempotent_write", "provider_key_ttl_s": 3600}
+    async with Workbench(tool(body, **contract)) as bench:
+        run = await bench.run()
+        provider.timeout_after()
+        effect = await run.propose("act", {"order": "o-1"}, tool_call_id="call_1")
+        await bench.work()
+        bench.advance(10_000)
+        await bench.work()
+        record = await effect.record()
+        assert record is not None
+        assert (record.state, record.attempt) == ("unknown", 1)
+        assert (await effect.status()).metadata["reason"] == "provider_key_expired"
+
+
+async def test_a_rerun_that_was_not_attempted_keeps_its_rule_or_goes_to_a_person() -> None:
+    """An effect in doubt whose rerun could not try stays due under its rule, and is not left to a lookup nobody has."""
+    calls: list[int] = []
+
+    async def body(args: Order, ctx: EffectContext) -> Order:
+        calls.append(ctx.attempt)
+        if ctx.attempt == 1:
+            raise TimeoutError
+        if ctx.attempt == 2:
+            raise NotAttempted("the till is closed")
+        return args
+
+    contract = {"reversibility": "irreversible", "retry_class": "idempotent_write", "provider_key_ttl_s": 86_400}
+    async with Workbench(tool(body, **contract)) as bench:
+        run = await bench.run()
+        effect = await run.propose("act", {"order": "o-1"}, tool_call_id="call_1")
+        for _ in range(4):
+            await bench.work()
+            bench.advance(600)
+        assert (await effect.status()).ok
+        assert calls == [1, 2, 3]
+
+
+async def test_partial_says_which_parts_are_done_and_the_next_attempt_does_the_rest() -> None:
+    """`Partial` records its completed parts, and the effect is due to resume with what is missing."""
+    seen: list[frozenset[str]] = []
+
+    async def body(args: Order, ctx: EffectContext) -> Order | Partial[Any]:
+        seen.append(ctx.completed_parts)
+        if not ctx.completed_parts:
+            return Partial(completed_parts=("record",), pending_parts=("attachment",), provider_ref="r-1")
+        return args
+
+    contract = {"reversibility": "irreversible", "retry_class": "reconcile", "sends": "many"}
+    async with Workbench(tool(body, parts=("record", "attachment"), **contract)) as bench:
+        run = await bench.run()
+        effect = await run.propose("act", {"order": "o-1"}, tool_call_id="call_1")
+        await bench.work()
+        bench.advance(600)
+        await bench.work()
+        assert (await effect.status()).ok
+        assert seen == [frozenset(), frozenset({"record"})]
+
+
+async def test_a_joined_result_is_withheld_however_it_is_read() -> None:
+    """Another user's join is told that it was done, without data and reference, by each way to the effect."""
+
+    async def body(args: Order, ctx: EffectContext) -> Order:
+        return args
+
+    async with Workbench(tool(body, reversibility="irreversible")) as bench:
+        alice = await bench.run("alice", caller=Caller(agent_id="a", user_id="alice"))
+        bob = await bench.run("bob", caller=Caller(agent_id="a", user_id="bob"))
+        first = await alice.propose("act", {"order": "o-1"}, tool_call_id="call_1")
+        await bench.work()
+        assert (await first.status()).data == {"order": "o-1"}
+        joined = await bob.propose("act", {"order": "o-1"}, tool_call_id="call_2")
+        again = await bob.effect(tool_call_id="call_2")
+        assert again is not None
+        for handle in (joined, again):
+            result = await handle.status()
+            assert result.data is None
+            assert result.effect is not None
+            assert result.effect.provider_ref is None
+            assert result.error is not None
+            assert result.error.code == "committed_by_another_caller"
+        own = await alice.effect(tool_call_id="call_1")
+        assert own is not None
+        assert (await own.status()).data == {"order": "o-1"}
+
+
+async def test_a_drain_begins_nothing_more() -> None:
+    """Ids that were taken before the drain and have not begun stay in the lane."""
+
+    async def body(args: Order, ctx: EffectContext) -> Order:
+        return args
+
+    async with Workbench(tool(body, reversibility="irreversible")) as bench:
+        run = await bench.run()
+        effect = await run.propose("act", {"order": "o-1"}, tool_call_id="call_1")
+        bench.session.drain()
+        await bench.work()
+        record = await effect.record()
+        assert record is not None
+        assert (record.state, record.attempt) == ("proposed", 0)
