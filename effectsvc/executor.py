@@ -485,12 +485,13 @@ class Executor:
 
         Where the store has forgotten a mark of this host, the cell is frozen: nothing begins until a person looked.
         """
-        meta, epochs = await self.store.send_both(
-            self.commands.hash_fields(self.keys.meta), self.commands.hash_fields(self.keys.epochs)
-        )
+        # The marks first: what is acknowledged while the store is read is above the head that was read.
         known = await asyncio.to_thread(host_marks, self.settings)
         if self.store.mark is not None:
             known.append(self.store.mark)
+        meta, epochs = await self.store.send_both(
+            self.commands.hash_fields(self.keys.meta), self.commands.hash_fields(self.keys.epochs)
+        )
         lost = forgotten(known, meta=meta, epochs=epochs) if meta and epochs else None
         if lost is not None:
             logger.error("the store has lost its past: a mark of epoch %s at %d is not in it", lost.epoch, lost.n)
