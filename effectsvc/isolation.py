@@ -245,10 +245,9 @@ class _ThreadBody(_Body):
         """Runs it, in a thread of the pool."""
         if not self._claim.acquire(blocking=False):
             return
-        if not self._ctx.may_send():  # it waited for a thread until its lease or time had ended
-            self._tell(Ended("raised", error=NotAttempted("Its lease ended while it waited.", code="lease_ended")))
-            return
         try:
+            if not self._ctx.may_send():  # it waited for a thread until its lease or time had ended
+                raise NotAttempted("Its lease ended while it waited for a thread.", code="lease_ended")
             value = self._context.run(self._function, self._args, self._ctx)
         except BaseException as error:  # noqa: BLE001  # every end is told, and judged by the executor
             self._tell(Ended("raised", error=error))

@@ -370,7 +370,7 @@ async def test_the_proof_survives_the_way_out_of_the_body(isolation: Any, refuse
 
     runs = Isolation()
     body = in_task if isolation == "task" else in_thread
-    ctx = SimpleNamespace(effect_id="effect_1", closed=lambda: None)
+    ctx = SimpleNamespace(effect_id="effect_1", closed=lambda: None, may_send=lambda: True)
     try:
         ended = await runs.run(body, Ask(case_id="1"), ctx, isolation=isolation, timeout_s=faulty.PATIENCE_S)
     finally:

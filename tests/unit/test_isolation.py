@@ -20,7 +20,7 @@ from effectsvc.isolation import Ended, Isolation
 DEADLINE_S = 10.0
 LONG_S = 30.0
 SHORT_S = 0.02
-CTX = SimpleNamespace(effect_id="effect_1", arguments=b"")
+CTX = SimpleNamespace(effect_id="effect_1", arguments=b"", may_send=lambda: True)
 
 
 class Odd(BaseException):
@@ -316,3 +316,15 @@ async def test_without_a_registry_by_name_nothing_is_attempted_in_a_child(isolat
     assert (ended.kind, type(ended.error), ended.over) == ("raised", NotAttempted, True)
     with pytest.raises(NotAttempted):
         await isolation.reserve_child()
+
+
+async def test_a_body_whose_lease_ended_while_it_waited_for_a_thread_is_not_run() -> None:
+    """With all threads busy a body may wait past its lease: then it is told as not attempted, and never runs."""
+    isolation = Isolation(threads=1)
+    isolation.start()
+    ran: list[str] = []
+    late = SimpleNamespace(effect_id="effect_2", arguments=b"", may_send=lambda: False)
+    ended = await isolation.run(lambda args, ctx: ran.append("late"), None, late, isolation="thread", timeout_s=5)
+    await isolation.close()
+    assert isinstance(ended.error, NotAttempted)
+    assert ran == []
