@@ -114,6 +114,8 @@ begin_after_a_halt
   owner  halted: due | taken: known-proposed-rerun | gone: none
 begin_under_a_freeze
   owner  frozen, taken: due | taken: known-proposed-rerun | gone: none
+begin_past_the_life_of_the_key
+  owner  granted: proposed>pending | key_expired: rerun | taken: known-proposed-rerun | gone: none
 begin_without_the_claim
   owner  claim_lost: due | taken: known-proposed-rerun | gone: none
 progress_begun
@@ -209,7 +211,17 @@ ENTRIES = {
 SILENT = frozenset(
     {
         *("taken", "gone", "stale", "already", "exists", "mismatch", "expired", "not_due", "running", "standing"),
-        *("not_proposer", "lease_lives", "burnt", "claimed", "frozen", "halted", "claim_lost", "attempt_alive"),
+        *(
+            "not_proposer",
+            "lease_lives",
+            "burnt",
+            "claimed",
+            "frozen",
+            "halted",
+            "claim_lost",
+            "attempt_alive",
+            "key_expired",
+        ),
     }
 )
 """Words with which nothing was appended (`frozen`, of an effect: from begin)."""

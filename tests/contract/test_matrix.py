@@ -83,9 +83,16 @@ class Subject:
 
     # ---- the commands that make it -----------------------------------------------------------------------------------
 
-    def begin(self, token: str) -> Command[Any]:
+    def begin(self, token: str, *, max_age_ms: int | None = None) -> Command[Any]:
         return self.stage.commands.begin(
-            self.at, token=token, lease_ms=LONG_MS, executor="x", wall_ms=1, decision="d", entry=b"decision"
+            self.at,
+            token=token,
+            lease_ms=LONG_MS,
+            executor="x",
+            wall_ms=1,
+            decision="d",
+            max_age_ms=max_age_ms,
+            entry=b"decision",
         )
 
     def release(self, token: str, *, to: str = "proposed") -> Command[Any]:
@@ -108,7 +115,7 @@ class Subject:
             reason="raised",
             over=over,
             next_step=next_step,
-            rule="read_safe",
+            rule="idempotent_write",
             delay_ms=0,
             entry=b"outcome",
         )
@@ -236,7 +243,8 @@ def _withdraw(s: Subject, row: str, actor: str) -> Command[Any]:
 
 def _begin(s: Subject, row: str, actor: str) -> Command[Any]:
     token = s.stage.token(s.attempt if actor == "stale" else s.attempt + 1)
-    return s.begin(f"{'e' * 16}{token[16:]}" if actor == "epoch" else token)
+    token = f"{'e' * 16}{token[16:]}" if actor == "epoch" else token
+    return s.begin(token, max_age_ms=-1 if row == "begin_past_the_life_of_the_key" else None)
 
 
 def _run(s: Subject, row: str, actor: str) -> Command[Any]:

@@ -25,7 +25,9 @@ if not state then
 end
 if by == 'proposer' and (f[2] ~= tenant or f[3] ~= agent or f[4] ~= run) then return { 'not_proposer' } end
 if state == 'pending' then return { 'running' } end
-if state ~= 'held' and state ~= 'proposed' and (state ~= 'unknown' or f[7] == rule) then return { 'already', state } end
+-- In doubt and due again since: withdrawn anew, or it would stand in the rerun set for ever.
+local again = state == 'unknown' and (f[7] ~= rule or redis.call('ZSCORE', k_rerun, effect_id))
+if state ~= 'held' and state ~= 'proposed' and not again then return { 'already', state } end
 if not has_tail(k_open, f[4]) then return { 'wrong_keys', 'run' } end
 if not has_tail(k_lane, f[5]) then return { 'wrong_keys', 'lane' } end
 if state == 'unknown' then

@@ -11,7 +11,9 @@ REPLY  held expires_ms n epoch | unknown n epoch | already state | taken state |
 local f = redis.call('HMGET', k_effect, 'state', 'attempt', 'notice', 'lane', 'rule', 'reason')
 local state = f[1]
 if not state then return { 'gone' } end
-if (state == 'held' and f[5] == rule) or (state == 'unknown' and f[6] == rule) then return { 'already', state } end
+if state == 'held' and f[5] == rule then return { 'already', state } end
+-- Due again since: held back anew, or it would stand in the rerun set for ever.
+if state == 'unknown' and f[6] == rule and not redis.call('ZSCORE', k_rerun, effect_id) then return { 'already', state } end
 if (state ~= 'proposed' and state ~= 'unknown') or f[2] ~= attempt then return { 'taken', state } end
 if not has_tail(k_lane, f[4]) then return { 'wrong_keys', 'lane' } end
 local short_epoch = string.sub(epoch, 1, 16)

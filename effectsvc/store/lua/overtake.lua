@@ -14,7 +14,9 @@ local f = redis.call('HMGET', k_effect, 'state', 'run', 'lane', 'notice', 'reaso
 local state = f[1]
 if not state then return { 'gone' } end
 if state == 'pending' then return { 'running' } end
-if state ~= 'held' and state ~= 'proposed' and (state ~= 'unknown' or f[5] == why) then return { 'already', state } end
+-- In doubt and due again since: overtaken anew, or it would stand in the rerun set for ever.
+local again = state == 'unknown' and (f[5] ~= why or redis.call('ZSCORE', k_rerun, effect_id))
+if state ~= 'held' and state ~= 'proposed' and not again then return { 'already', state } end
 if not has_tail(k_run, f[2]) or not has_tail(k_open, f[2]) then return { 'wrong_keys', 'run' } end
 if not has_tail(k_lane, f[3]) then return { 'wrong_keys', 'lane' } end
 -- The caller's word is not enough: what overtakes it is looked up here, on Redis time.

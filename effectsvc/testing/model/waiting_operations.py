@@ -49,9 +49,7 @@ class WaitingOperations(Cell):
         e = self.effects.get(effect_id)
         if e is None:
             return r.Gone()
-        if (e.state, rule) == (State.REFUSED, e.rule):
-            return r.Already(e.state)
-        if (e.state, rule) == (State.UNKNOWN, e.reason) and e.queue != "rerun":
+        if (e.state, rule) == (State.REFUSED, e.rule) or self._kept_before(e, rule):
             return r.Already(e.state)
         if (e.state not in WAITING and e.state is not State.UNKNOWN) or e.attempt != attempt:
             return r.Taken(e.state)
@@ -93,7 +91,7 @@ class WaitingOperations(Cell):
             return r.NotProposer()
         if e.state is State.PENDING:
             return r.Running()
-        if e.state is State.UNKNOWN and e.reason != rule:
+        if e.state is State.UNKNOWN and not self._kept_before(e, rule):
             return r.Unknown(*self._keep_unknown(e, rule, next, delay_ms, "cancel", "no_refusal", entry))
         if e.state not in WAITING:
             return r.Already(e.state)
@@ -116,7 +114,7 @@ class WaitingOperations(Cell):
         if e.state is State.PENDING:
             return r.Running()
         doubt = e.state is State.UNKNOWN
-        if (e.state not in WAITING and not doubt) or (doubt and e.reason == why):
+        if (e.state not in WAITING and not doubt) or self._kept_before(e, why):
             return r.Already(e.state)
         if not self._overtaken(e, why, age_ms):
             return r.Standing(e.state)
@@ -138,6 +136,10 @@ class WaitingOperations(Cell):
         moved = self.move(e, to)
         e.rule, e.layer = rule, layer
         return self.append(kind, to, entry, rule=rule, layer=layer, moved=moved)
+
+    def _kept_before(self, e: Effect, reason: str) -> bool:
+        """In doubt and left unknown for this reason before; not if it has become due for begin since."""
+        return e.state is State.UNKNOWN and e.reason == reason and e.queue != "rerun"
 
     def _keep_unknown(
         self, e: Effect, reason: str, next_step: str, delay_ms: int, kind: str, layer: str, entry: bytes
@@ -211,7 +213,7 @@ class WaitingOperations(Cell):
         e = self.effects.get(effect_id)
         if e is None:
             return r.Gone()
-        if (e.state, rule) in ((State.HELD, e.rule), (State.UNKNOWN, e.reason)):
+        if (e.state, rule) == (State.HELD, e.rule) or self._kept_before(e, rule):
             return r.Already(e.state)
         if e.state not in (State.PROPOSED, State.UNKNOWN) or e.attempt != attempt:
             return r.Taken(e.state)

@@ -1,0 +1,117 @@
+"""What happens to runs, switches, the epoch, lanes, read tools and the catalogue."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from effectsvc.store import replies as r
+from effectsvc.store.commands import Read, integer
+from tests.model.machine import Machine, act, one_of
+from tests.model.world import ARGS, EFFECTS, FREEZES, LANE, LONG_MS, RUNS, TENANT
+
+
+class CellActs(Machine):
+    """What concerns many effects at once."""
+
+    @act(run=one_of(RUNS), how=one_of(["halt", "deadline", "close", "later", *["set", "join"] * 3]), weight=2)
+    def change_run(self, run: str, how: str) -> None:
+        match how:
+            case "halt":
+                self.send(self.commands.halt_run(run=run, tenant=TENANT, reason="why", actor="pat", entry=b"halt"))
+            case "deadline" | "later":
+                for deadline_ms in (1, 2)[: 1 if how == "deadline" else 2]:
+                    self.world.open_run(run, deadline_ms=deadline_ms)
+            case "close":
+                self.send(self.commands.close_run(run=run, tenant=TENANT))
+                self.world.open_run(run)
+                self.send(self.commands.set_run(run=run, tenant=TENANT, state="late"))
+            case "set":
+                self.send(self.commands.set_run(run=run, tenant=TENANT, state="deciding"))
+            case _:
+                self.world.open_run(run)
+
+    @act(freeze_id=one_of(sorted(FREEZES)), weight=2)
+    def freeze(self, freeze_id: str) -> None:
+        scope, target = FREEZES[freeze_id]
+        reason = "store_rollback" if scope == "cell" else "why"
+        self.send(self.commands.freeze(freeze_id=freeze_id, scope=scope, target=target, reason=reason, entry=b"freeze"))
+
+    @act(which=one_of(range(len(FREEZES))), by=one_of(["recover", "recover", "recover", "operator"]), weight=4)
+    def thaw(self, which: int, by: str) -> None:
+        """One in force if there is any."""
+        frozen = sorted(i for ids in self.cell["switches"].values() for i in ids.split()) or sorted(FREEZES)
+        self.send(self.commands.thaw(freeze_id=frozen[which % len(frozen)], by=by, entry=b"thaw"))
+
+    @act(mark_n=one_of([None, 1, 10_000]), create=one_of(["0", "2"]), weight=2)
+    def the_store_restarts(self, mark_n: int | None, create: str) -> None:
+        """The cell remembers another epoch than the server's, until it is accepted."""
+        twin, earlier = self.world.twin, "e" * 40
+        twin.send(Read(("HSET", self.commands.keys.meta, "epoch", earlier), integer))
+        (answer,) = twin.send_each([self.commands.renew(EFFECTS[0], token=self.world.token(1), lease_ms=1)])
+        assert isinstance(answer, r.EpochMismatch)
+        for assertion in (create, "2"):  # a person ends what the rule does not
+            command = self.commands.accept(
+                stored=earlier,
+                found=self.world.epoch,
+                mark_epoch=self.world.epoch[:16],
+                mark_n=mark_n,
+                create=assertion,
+                entry=b"epoch",
+            )
+            self.send(command)
+
+    # ---- lanes, reads, catalogue -----------------------------------------------------------------------------------
+
+    @act(
+        how=one_of(["join", "leave", "ask", "windows"]),
+        session=one_of(["s1", "s2", "s3"]),
+        force=st.booleans(),
+        weight=3,
+    )
+    def use_lane(self, how: str, session: str, force: bool) -> None:
+        k = self.commands.keys
+        match how:
+            case "join":
+                lease_ms = LONG_MS if force else -1
+                self.send(self.commands.join_lane(LANE, session=session, job=session, lease_ms=lease_ms))
+            case "leave":
+                self.send(self.commands.leave_lane(LANE, session=session, force=force))
+            case "ask":
+                self.send(self.commands.ask_lane(LANE, wanted=1, job=session, asked_ms=LONG_MS))
+            case _:
+                for key in (k.lane(LANE), k.rerun(LANE), k.lookup(LANE), k.leases, k.held):
+                    self._window(key)
+
+    def _window(self, key: str) -> None:
+        """Of nearly equal times the server and the model may hold another order."""
+        twin, window = self.world.twin, self.commands.window(key, offset=0, limit=10)
+        real = twin.real.send(window)
+        twin.clock = real.now_ms
+        model = twin.model.send(window)
+        assert (set(real.ids), real.next_ms is None) == (set(model.ids), model.next_ms is None)
+
+    @act(
+        reader=one_of(["r1", "r2"]),
+        call=one_of(["", "call-a", "call-a", "call-a"]),
+        args=one_of([ARGS[0], ARGS[0], ARGS[0], ARGS[1]]),
+        steps=one_of(["admit", "close", "admit close", "admit close close", "admit close admit"]),
+        digest=one_of(["digest", "digest", ""]),
+        weight=3,
+    )
+    def read(self, reader: str, call: str, args: str, steps: str, digest: str) -> None:
+        read_call = self.world.read_call(reader, call, args)
+        close = self.commands.close_read(read_call, rule="returned", result=b"case", digest=digest, entry=b"closed")
+        for step in steps.split():
+            self.send(close if step == "close" else self.commands.admit_read(read_call))
+
+    @act(
+        version=one_of([1, 2, 3]),
+        digest=one_of(["digest-a", "digest-b"]),
+        kind=one_of(["contract", "policy"]),
+        weight=1,
+    )
+    def publish(self, version: int, digest: str, kind: str) -> None:
+        command = self.commands.publish(
+            kind=kind, name="mail", version=version, digest=digest, body=b"body", entry=b"publish"
+        )
+        self.send(command)
