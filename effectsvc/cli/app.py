@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from effectsvc.cli import bench, cells, demo, effects, freezes, runs
+from effectsvc.cli import bench, cells, chaos, demo, effects, freezes, runs
 from effectsvc.errors import EffectsvcError, StoreUnavailable
 from effectsvc.version import __version__
 
@@ -24,6 +24,7 @@ app.add_typer(cells.cell_app, name="cell")
 app.add_typer(effects.effects_app, name="effects")
 app.add_typer(runs.runs_app, name="runs")
 app.command()(bench.bench)
+app.command()(chaos.chaos)
 app.command()(demo.demo)
 app.command()(freezes.freeze)
 app.command()(freezes.thaw)

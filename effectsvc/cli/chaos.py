@@ -1,0 +1,71 @@
+"""`effectsvc chaos`: parse, blow, print."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXIT_BROKEN = 1
+SIGNALLED = 128
+"""A process that ends for a signal exits with this and the signal's number, as shells count."""
+
+
+def chaos(
+    effects: Annotated[int, typer.Option(min=1, help="How many orders the agents see through.")] = 300,
+    seed: Annotated[int, typer.Option(help="What is drawn from it: the orders, and every fault.")] = 1,
+    faults: Annotated[
+        list[str] | None, typer.Option(help="all (the default), none, or kinds, comma-separated; may be repeated.")
+    ] = None,
+    minutes: Annotated[float, typer.Option(min=0.5, help="The most that the proposing may take.")] = 20.0,
+    keep: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep server data, ledger, journals and logs there: a new one.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Blow a seeded storm over real processes, and judge it by the provider's ledger.
+
+    Exits 1 when something happened twice, is lost, or another invariant does not hold.
+    """
+    import orjson
+
+    from effectsvc.chaos.faults import chosen
+    from effectsvc.chaos.storm import Wanted, blow
+    from effectsvc.cli.demo import _forget_other_cells
+    from effectsvc.demo.interrupts import Interrupted, Interrupts
+
+    kinds = chosen(faults or ["all"])
+    _forget_other_cells()
+    try:
+        with Interrupts() as interrupts, _data_directory(keep) as directory:
+            wanted = Wanted(effects, seed, kinds, minutes, directory, keeps=keep is not None)
+            report = blow(wanted, interrupts=interrupts, say=lambda text: typer.echo(text, err=True))
+    except Interrupted as interrupted:
+        typer.echo(f"Stopped by {signal.Signals(interrupted.number).name}; nothing is left running.", err=True)
+        raise typer.Exit(SIGNALLED + interrupted.number) from None
+    if as_json:
+        typer.echo(orjson.dumps(report.as_json()))
+    else:
+        for line in report.lines():
+            typer.echo(line)
+    if not report.holds:
+        raise typer.Exit(EXIT_BROKEN)
+
+
+@contextmanager
+def _data_directory(keep: Path | None) -> Iterator[Path]:
+    """A new directory. Raises BadParameter for one that already holds something: a storm blows once."""
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="effectsvc-chaos-") as made:
+            yield Path(made)
+        return
+    directory = keep.absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    if any(directory.iterdir()):
+        raise typer.BadParameter(f"{directory} is not empty: each storm needs a directory of its own.")
+    yield directory

@@ -1,0 +1,85 @@
+"""`effectsvc chaos` as a user runs it: a small storm in every run of the suite, a bigger one by `-m storm`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+MARK = "CHAOS_TEST_MARK"
+ENDS_WITHIN_S = 40.0  # a stop takes some seconds; workers that do not drain are killed after eight
+
+
+def run_chaos(*words: str, mark: str, stderr: Path) -> subprocess.Popen[bytes]:
+    with stderr.open("wb") as told:
+        return subprocess.Popen(
+            [sys.executable, "-m", "effectsvc.cli", "chaos", *words],
+            stdout=subprocess.PIPE,
+            stderr=told,
+            env=os.environ | {MARK: mark},
+        )
+
+
+def left_behind(mark: str) -> list[str]:
+    """Command lines of processes that came from it and still run."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and entry.name != str(os.getpid()):
+            try:
+                if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+            except (FileNotFoundError, PermissionError, ProcessLookupError):
+                continue
+    return found
+
+
+def storm(tmp_path: Path, *words: str, mark: str, seconds: float) -> dict[str, Any]:
+    process = run_chaos("--json", *words, mark=mark, stderr=tmp_path / "stderr")
+    out, _ = process.communicate(timeout=seconds)
+    report: dict[str, Any] = orjson.loads(out)
+    assert process.returncode == (0 if report["holds"] else 1), (tmp_path / "stderr").read_text()
+    return report
+
+
+@pytest.mark.timeout(300)
+def test_in_a_small_storm_nothing_happens_twice_and_nothing_is_lost(tmp_path: Path) -> None:
+    report = storm(tmp_path, "--effects", "300", "--seed", "7", mark="small", seconds=280)
+
+    assert (report["violations"], report["duplicates"], report["lost"]) == ([], 0, 0)
+    assert report["is_whole"]
+    assert sum(report["faults"].values()) > 50
+    assert report["marks"]["absence_proved"] > 0
+    assert report["marks"]["found"] > 0
+    assert report["marks"]["epoch_accepted"] > 0
+    assert all(each["waits_for"] for each in report["unknown_open"])
+    assert left_behind("small") == []
+
+
+@pytest.mark.timeout(60)
+def test_a_storm_that_is_interrupted_leaves_nothing_running(tmp_path: Path) -> None:
+    process = run_chaos("--effects", "2000", "--seed", "7", mark="interrupted", stderr=tmp_path / "stderr")
+    deadline = time.monotonic() + 30
+    while "the storm begins" not in (tmp_path / "stderr").read_text():
+        assert time.monotonic() < deadline, (tmp_path / "stderr").read_text()
+        time.sleep(0.05)
+
+    process.send_signal(signal.SIGINT)
+
+    process.communicate(timeout=ENDS_WITHIN_S)
+    assert process.returncode == 128 + signal.SIGINT
+    assert left_behind("interrupted") == []
+
+
+@pytest.mark.storm
+@pytest.mark.timeout(1500)
+def test_in_a_big_storm_every_rare_path_is_met_as_well(tmp_path: Path) -> None:
+    report = storm(tmp_path, "--effects", "5000", "--seed", "11", mark="big", seconds=1400)
+
+    assert (report["violations"], report["never"]) == ([], [])
