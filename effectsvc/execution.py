@@ -429,6 +429,8 @@ async def _release(x: Executor, attempt: Attempt, proved: NotHappened) -> str:
     contract, tries = attempt.ready.tool.contract, attempt.ready.effect.attempt + 1
     begun_s = max(0, x.wall_ms() - attempt.granted.first_wall_ms) / 1000
     next_step, rule = x.after_unknown(contract, tries)
+    if proved.proof == "rejected" and contract.lookup is not None:
+        next_step, rule = "lookup", ""  # in doubt: the same request again is refused again, and proves no more
     bound = "no_bound"
     if contract.rerun_rule == "never" or proved.proof == "rejected":
         bound = "never" if contract.rerun_rule == "never" else "rejected"
