@@ -94,22 +94,22 @@ class ToolDecorator:
 
     # A function that returns its model gives exactly that when called; one that may also return NotFound or
     # Partial gives the union, while results stay typed by the model. A coroutine is an object too, so the
-    # overloads overlap; the first that fits is meant.
+    # overloads overlap; the first that fits is meant. A `def` tool may name SyncEffectContext, which narrows.
     @overload
-    def __call__(  # type: ignore[overload-overlap]
+    def __call__(
         self, function: Callable[[InT, EffectContext], Coroutine[Any, Any, ModelT]]
     ) -> AsyncTool[InT, ModelT, ModelT]: ...
     @overload
-    def __call__(  # type: ignore[overload-overlap]
+    def __call__(
         self, function: Callable[[InT, EffectContext], Coroutine[Any, Any, OutT | NotFound | Partial[Any]]]
     ) -> AsyncTool[InT, OutT, OutT | NotFound | Partial[Any]]: ...
     @overload
-    def __call__(self, function: Callable[[InT, EffectContext], ModelT]) -> SyncTool[InT, ModelT, ModelT]: ...
+    def __call__(self, function: Callable[[InT, Any], ModelT]) -> SyncTool[InT, ModelT, ModelT]: ...
     @overload
     def __call__(
-        self, function: Callable[[InT, EffectContext], OutT | NotFound | Partial[Any]]
+        self, function: Callable[[InT, Any], OutT | NotFound | Partial[Any]]
     ) -> SyncTool[InT, OutT, OutT | NotFound | Partial[Any]]: ...
-    def __call__(self, function: Callable[[Any, EffectContext], Any]) -> Tool[Any, Any]:
+    def __call__(self, function: Callable[[Any, Any], Any]) -> Tool[Any, Any]:
         """Register `function`. Raises ContractError for a wrong signature, contract or a name already taken."""
         return self._registry.add(self.declared(function))
 
