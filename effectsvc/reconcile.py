@@ -37,6 +37,8 @@ UNSERVED_PAUSE_S: Final = 60.0
 FIRST_PAUSE_S: Final = 2.0
 """Between the first two questions; doubled from one to the next, up to MAX_PAUSE_S."""
 MAX_PAUSE_S: Final = 300.0
+STOPS: Final = frozenset({"run_halted", "deadline_passed", "age", "claim_lost"})
+"""Reasons by which a halt, a deadline or another effect's claim stopped an effect that was in doubt."""
 MAX_KNOWN: Final = 100_000
 """First absences that one prober remembers when it learnt of them; forgetting one only makes it wait again."""
 
@@ -242,9 +244,12 @@ def _finding(
     settle_ms = round(contract.settle_s * 1000)
     first_ms = int(effect.fields.get("first", "0"))
     elapsed_s = (claim.now_ms - first_ms) / 1000
-    may_rerun = contract.rerun_rule != "never"
+    stopped = _stopped_by(effect.fields.get("reason", ""))
+    may_rerun = contract.rerun_rule != "never" and not stopped
     bound = "no_bound"
-    if not may_rerun:
+    if stopped:
+        bound = stopped
+    elif not may_rerun:
         bound = "never"
     elif effect.attempt >= contract.max_attempts:
         bound = "max_attempts"
@@ -268,6 +273,11 @@ def _finding(
         bound=bound,
         parts_done=parts,
     )
+
+
+def _stopped_by(reason: str) -> str:
+    """What stopped an effect while it was in doubt; empty for none. Proved absent, it then is not done after all."""
+    return reason if reason.startswith("cancel") or reason in STOPS else ""
 
 
 def _entry(x: Executor, effect: Effect, finding: str, *, evidence: str) -> bytes:

@@ -105,13 +105,11 @@ class CellActs(Machine):
             self.send(close if step == "close" else self.commands.admit_read(read_call))
 
     @act(
-        version=one_of([1, 2, 3]),
-        digest=one_of(["digest-a", "digest-b"]),
-        kind=one_of(["contract", "policy"]),
-        weight=1,
+        versions=one_of([(1,), (2,), (3, 1)]), digest=one_of(["a", "b"]), kind=one_of(["contract", "policy"]), weight=1
     )
-    def publish(self, version: int, digest: str, kind: str) -> None:
-        command = self.commands.publish(
-            kind=kind, name="mail", version=version, digest=digest, body=b"body", entry=b"publish"
-        )
-        self.send(command)
+    def publish(self, versions: tuple[int, ...], digest: str, kind: str) -> None:
+        for version in versions:
+            command = self.commands.publish(
+                kind=kind, name="mail", version=version, digest=f"{digest}-{version}", body=b"body", entry=b"publish"
+            )
+            self.send(command)

@@ -248,3 +248,22 @@ async def test_a_follower_sees_states_parts_and_reports_in_order() -> None:
     ]
     assert ("report", "pending", "making the record") in seen
     assert ("part", "pending", "record done") in seen
+
+
+async def test_a_cancel_that_meets_a_doubt_is_not_forgotten(provider: FakeProvider) -> None:
+    """Cancelled while unknown, then proved absent: it is failed, and never runs again."""
+    async with Workbench(with_lookup(provider)) as bench:
+        run = await bench.run()
+        provider.timeout_before()
+        effect = await run.propose("transfer", {"order": "o-1"}, tool_call_id="call_1")
+        await bench.work()
+        await effect.cancel()
+        async with asyncio.timeout(10):
+            while (await effect.status()).status in ("unknown", "pending"):
+                bench.advance(60)
+                await bench.work()
+                await asyncio.sleep(0.02)
+        record = await effect.record()
+        assert record is not None
+        assert (record.state, record.attempt) == ("failed", 1)
+        assert dict(provider.ledger) == {}
