@@ -66,6 +66,10 @@ class Workbench:
         await self.session.drained()
         await self.session.stop()
         await self.executor.stop()
+        self.clean_up()
+
+    def clean_up(self) -> None:
+        """Removes its folder; also for one that was never entered. Doing it again changes nothing."""
         self._state.cleanup()
 
     async def run(self, run_id: str = "run_1", *, tenant_id: str = "acme", caller: Caller | None = None) -> Run:
