@@ -100,8 +100,8 @@ def test_the_applications_key_is_there_if_and_only_if_the_effect_is(
             said = shop.pay(number, effect_id, way=way)
             assert said["status"] == (0 if way == "reply lost" else -signal.SIGKILL)
             # What was sent before the kill may still lie before the server: it is carried out, soon.
-            until = time.monotonic() + (10 if way in APPLIED else 0)
-            while not keys.exists(application.order_key(number)) and time.monotonic() < until:
+            patience = time.monotonic() + (10 if way in APPLIED else 0)
+            while not keys.exists(application.order_key(number)) and time.monotonic() < patience:
                 time.sleep(0.005)
             paid, effect = bool(keys.exists(application.order_key(number))), deployment.state(effect_id) != "none"
             assert (way, paid, effect) == (way, way in APPLIED, way in APPLIED)
