@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from effectsvc.core.limits import NO_LIMITS, Limits
 from effectsvc.store import replies as r
 from effectsvc.store.command import Command, CommandBuilder, flag, readers, short
 
@@ -65,6 +66,7 @@ class ReadCall:
     policy: str = ""
     retain_ms: int = 3_600_000  # a replay of the call is answered from the stored result for an hour
     above: tuple[str, ...] = ()
+    limits: Limits = NO_LIMITS
 
 
 class CellCommands(CommandBuilder):
@@ -167,9 +169,11 @@ class CellCommands(CommandBuilder):
     def admit_read(self, call: ReadCall) -> Command[AdmitReadReply]:
         k = self.keys
         claim = k.read(call.call) if call.call else k.no_call
-        keys = (k.meta, k.log, k.run(call.run), k.switches, k.tenants, k.halted, claim, *map(k.run, call.above))
+        keys = (k.meta, k.log, k.run(call.run), k.switches, k.tenants, k.halted, claim, k.spent)
+        more = (*map(k.run, call.above), *(k.rate(rate.name) for rate in call.limits.rates))
         argv = (
             call.reader,
+            len(call.above),
             call.tool,
             call.tenant,
             call.agent,
@@ -182,10 +186,13 @@ class CellCommands(CommandBuilder):
             f" {' '.join(call.halt_rules)} ",
             flag(call.halts_any),
             call.policy,
+            call.limits.loops,
+            call.limits.budgets,
+            call.limits.windows,
             call.retain_ms,
             call.entry,
         )
-        return self._make(_READ["admit_read"], "admit_read", keys, argv)
+        return self._make(_READ["admit_read"], "admit_read", (*keys, *more), argv)
 
     def close_read(
         self, call: ReadCall, *, rule: str, result: bytes, digest: str, entry: bytes

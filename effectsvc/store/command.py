@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
+from effectsvc.core.limits import NO_LIMITS, Limits
 from effectsvc.store.keys import CellKeys, bucket_of
 from effectsvc.store.reply import reader
 from effectsvc.store.scripts import Script, script
@@ -76,6 +77,7 @@ class Proposal:
     policy: str = ""
     superseded: tuple[str, ...] = ()
     looks: tuple[str, ...] = field(default=())
+    limits: Limits = NO_LIMITS
 
 
 def readers(**unions: Any) -> dict[str, Parse]:

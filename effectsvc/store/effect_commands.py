@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from effectsvc.core.limits import Limits, Rate
 from effectsvc.store import replies as r
 from effectsvc.store.command import Address, Command, CommandBuilder, Proposal, flag, readers, short
 
@@ -76,8 +77,11 @@ class EffectCommands(CommandBuilder):
                 self._tombs(at.effect_id),
                 self._tombs(call_key),
                 self._tombs(k.intent(at.intent)),
+                k.spent,
+                k.target(p.limits.target) if p.limits.target else k.no_target,
                 *map(k.run, at.above),
                 *map(k.effect, p.looks),
+                *(k.rate(rate.name) for rate in p.limits.rates),
                 *map(k.intent, p.superseded),
             ),
             (
@@ -103,6 +107,10 @@ class EffectCommands(CommandBuilder):
                 f" {' '.join(p.halt_rules)} ",
                 flag(p.halts_any),
                 p.policy,
+                p.limits.loops,
+                p.limits.budgets,
+                p.limits.windows,
+                flag(bool(p.limits.target)),
                 p.payload,
                 p.entry,
             ),
@@ -119,8 +127,11 @@ class EffectCommands(CommandBuilder):
         decision: str,
         entry: bytes,
         max_age_ms: int | None = None,
+        rates: tuple[Rate, ...] = (),
     ) -> Command[BeginReply]:
-        """`max_age_ms`: how long the provider remembers a key; past it no rerun under rule `idempotent_write`."""
+        """`rates` are charged for every attempt but the first, which its proposal was charged for.
+
+        `max_age_ms`: how long the provider remembers a key; past it no rerun under rule `idempotent_write`."""
         max_age = "" if max_age_ms is None else max_age_ms
         k = self.keys
         return self._make(
@@ -142,8 +153,20 @@ class EffectCommands(CommandBuilder):
                 k.tenants,
                 k.counts,
                 *map(k.run, at.above),
+                *(k.rate(rate.name) for rate in rates),
             ),
-            (at.effect_id, token, lease_ms, executor, wall_ms, max_age, decision, entry),
+            (
+                at.effect_id,
+                token,
+                lease_ms,
+                executor,
+                wall_ms,
+                max_age,
+                len(at.above),
+                Limits(rates=rates).windows,
+                decision,
+                entry,
+            ),
         )
 
     def renew(self, effect_id: str, *, token: str, lease_ms: int) -> Command[RenewReply]:
@@ -218,4 +241,5 @@ class EffectCommands(CommandBuilder):
         For an effect in doubt neither: it stays unknown, and `next_step` is due, as in `mark_unknown`.
         """
         argv = (at.effect_id, token, proof, code, to, delay_ms, bound, next_step, rule, entry)
-        return self._make(_READ["release"], "release", self._closing_keys(at, lane=True), argv)
+        keys = (*self._closing_keys(at, lane=True), self.keys.run(at.run), self.keys.spent)
+        return self._make(_READ["release"], "release", keys, argv)

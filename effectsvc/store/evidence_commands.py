@@ -118,6 +118,8 @@ class EvidenceCommands(CommandBuilder):
             k.parked(at.lane),
             k.counts,
             k.run_open(at.run),
+            k.run(at.run),
+            k.spent,
         )
 
     def claim_probe(

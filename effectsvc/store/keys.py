@@ -36,6 +36,8 @@ class CellKeys:
         self.catalogue = p + "catalogue"
         self.halted = p + "halted"
         self.retired = p + "retired"
+        self.spent = p + "spent"
+        self.no_target = p + "target:none"
         self.no_call = p + "call:none"
         self.bell_channel = p + "bell"
 
@@ -75,6 +77,14 @@ class CellKeys:
     def read(self, call_digest: str) -> str:
         """A read tool's decision and, for a while, its result."""
         return f"{self.prefix}read:{call_digest[:DIGEST_CHARS]}"
+
+    def rate(self, name: str) -> str:
+        """When the newest calls of a rate were made, newest first."""
+        return f"{self.prefix}rate:{name}"
+
+    def target(self, target_digest: str) -> str:
+        """The open effect on an exclusive target."""
+        return f"{self.prefix}target:{target_digest[:DIGEST_CHARS]}"
 
     def lane(self, lane: str) -> str:
         """The outbox of a lane: effect ids by due time."""

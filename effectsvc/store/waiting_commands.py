@@ -83,6 +83,7 @@ class WaitingCommands(CommandBuilder):
             k.counts,
             k.run_open(at.run),
             k.halted,
+            k.spent,
         )
         argv = (at.effect_id, attempt, rule, layer, flag(halts), next_step, delay_ms, entry)
         return self._make(_READ["refuse"], "refuse", keys, argv)
@@ -164,6 +165,8 @@ class WaitingCommands(CommandBuilder):
             k.counts,
             k.run_open(at.run),
             self._tombs(at.effect_id),
+            k.run(at.run),
+            k.spent,
         )
         argv = (at.effect_id, by, tenant, agent, short(run), tool, args, next_step, delay_ms, entry)
         return self._make(_READ["cancel"], "cancel", keys, argv)
@@ -185,6 +188,7 @@ class WaitingCommands(CommandBuilder):
             k.held,
             k.counts,
             k.run_open(at.run),
+            k.spent,
             *map(k.run, at.above),
         )
         return self._make(_READ["overtake"], "overtake", keys, (at.effect_id, why, age_ms, next_step, delay_ms, entry))
@@ -262,6 +266,8 @@ class WaitingCommands(CommandBuilder):
             k.counts,
             k.run_open(at.run),
             k.approvals(at.effect_id),
+            k.run(at.run),
+            k.spent,
         )
 
     def reject(self, at: Address, *, args: str, entry: bytes) -> Command[RejectReply]:

@@ -14,6 +14,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from effectsvc.core.limits import Rate
 from effectsvc.store.commands import Address, Command, Commands
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.scripts import COMMON_REPLIES, Script, all_scripts
@@ -57,8 +58,8 @@ def sample(path: str, kind: Any, changed: str) -> Any:
     text = f"<{path}{'!' if other else ''}>"
     if path == "scope":
         text = "agent" if other else "tool"  # only a real switch is built
-    if other and path.endswith(".call"):
-        text = ""  # a call without an id: only whether there is one is an argument
+    if other and path.endswith((".call", ".target")):
+        text = ""  # a call without an id, no target: only whether there is one is an argument
     values: dict[Any, Any] = {
         str: text,
         str | None: text,
@@ -68,6 +69,7 @@ def sample(path: str, kind: Any, changed: str) -> Any:
         bool: other,
         tuple[str, ...]: (text, text) if other else (text,),
         Mapping[str, str]: {"part": text},
+        tuple[Rate, ...]: (Rate(text, 7 if other else 5, 1000),),
     }
     return values[kind]
 
@@ -131,7 +133,11 @@ KEYS: dict[str, set[str]] = {
     "tomb_effect": {"tombs(<at.effect_id>)"},
     "tomb_call": {"tombs(call(<p.call>))"},
     "tomb_intent": {"tombs(intent(<at.intent>))"},
-    "more": {"run(<at.above>)", "effect(<p.looks>)", "intent(<p.superseded>)"},
+    "more": {
+        *("run(<at.above>)", "run(<call.above>)", "effect(<p.looks>)", "intent(<p.superseded>)"),
+        *("rate(<rates>)", "rate(<p.limits.rates>)", "rate(<call.limits.rates>)"),
+    },
+    "target": {"target(<p.limits.target>)"},
     "body": {"published(<digest>)"},
     "due": {"<due_key>"},
 }
@@ -152,9 +158,12 @@ ARGUMENTS = {
     "call": "call_id",
     "found": "finding",
     "look": "look_id",
+    **dict.fromkeys(("loop_repeats", "loop_period"), "loops"),
+    **dict.fromkeys(("max_tool_calls", "max_calls", "cost_minor", "run_cost_minor", "tenant_cost_minor"), "budgets"),
+    "target": "exclusive",
 }
 """Parameters whose argument has another name in the header."""
-SAME_NAME_TOO = {"found"}
+SAME_NAME_TOO = {"found", "target"}
 """Of those, the ones that are also arguments under their own name elsewhere."""
 CONSTANTS = {
     "propose": {"bucket_count"},

@@ -142,7 +142,7 @@ class Twin:
         """Keys on the server that `compare` does not look at, but for tombstones and registrations."""
         keys: set[str] = set(self.real.send(Read(("KEYS", f"{self.commands.keys.prefix}*"), text_tuple)))
         looked_at = set(self._reads(set(self.memory.model.effects)))
-        others = ("tomb:", "lanes", "read:", "pub:")
+        others = ("tomb:", "lanes", "read:", "pub:", "rate:")
         return {key for key in map(_name, keys) if key not in looked_at and not key.startswith(others)}
 
     def log(self) -> list[dict[str, str]]:
@@ -151,11 +151,12 @@ class Twin:
 
     def _reads(self, effect_ids: set[str]) -> dict[str, Read[Any]]:
         k, model = self.commands.keys, self.memory.model
-        hashes = [k.meta, k.counts, k.switches, k.freezes, k.tenants, k.log_keys, k.epochs, k.catalogue]
+        hashes = [k.meta, k.counts, k.switches, k.freezes, k.tenants, k.log_keys, k.epochs, k.catalogue, k.spent]
         hashes += [key for e in effect_ids for key in (k.effect(e), k.parts(e))] + [k.run(run) for run in model.runs]
         sets = [k.approvals(e) for e in effect_ids] + [k.run_open(run) for run in model.runs]
         strings = [key for e in effect_ids for key in (k.payload(e), k.result(e))]
         strings += [k.call(call) for call in model.calls] + [k.intent(intent) for intent in model.intents]
+        strings += [k.target(target) for target in model.targets]
         lanes = {effect.lane for effect in model.effects.values() if effect.lane}
         sorted_sets = [k.leases, k.unknown, k.held, k.halted]
         for lane in lanes:

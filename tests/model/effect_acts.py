@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from hypothesis import strategies as st
 
+from effectsvc.core.limits import NO_LIMITS, Limits
 from effectsvc.store import replies as r
 from tests.model import invariants as check
 from tests.model.machine import Machine, act, backs, delays, leases, next_steps, one_of
 from tests.model.world import AGENTS, ARGS, CALLS, EFFECTS, INTENTS, LONG_MS, RUNS, TENANT, TOOLS, Facts, proposal
+
+LIMITS: Final = [
+    *[NO_LIMITS] * 4,
+    Limits(loop_repeats=2, loop_period=2),
+    Limits(max_calls=2, cost_minor=3, run_cost_minor=10, tenant_cost_minor=12),
+    Limits(max_tool_calls=2),
+    Limits(target="target"),
+]
+"""What bounds a proposal; rates, which go by the millisecond, are not predicted."""
 
 
 class EffectActs(Machine):
@@ -33,6 +43,7 @@ class EffectActs(Machine):
         ttl_ms=one_of([LONG_MS, LONG_MS, LONG_MS, -1]),
         superseded=one_of([(), (), (), (INTENTS[1],)]),
         halts_any=one_of([*[False] * 15, True]),
+        limits=one_of(LIMITS),
     )
     def propose(self, known_id: str, **given: Any) -> None:
         fresh = [effect_id for effect_id in EFFECTS if effect_id not in self.world.known]

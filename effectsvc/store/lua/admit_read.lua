@@ -1,7 +1,7 @@
 #!lua
 --[[ admit_read: a read tool's decision; a known call answers from its stored result
-KEYS   meta log run switches tenants halted read above*
-ARGV   reader tool tenant agent run args call_id to rule layer halt_rules halts_any policy retain_ms entry
+KEYS   meta log run switches tenants halted read spent more*
+ARGV   reader ancestor_count tool tenant agent run args call_id to rule layer halt_rules halts_any policy loops budgets rates retain_ms entry
 REPLY  admitted n epoch | replay result digest n epoch | refused rule layer detail n epoch | frozen scope ids n epoch | wrong_cell cell | run_missing
 ]]
 --- include: cell
@@ -9,6 +9,10 @@ REPLY  admitted n epoch | replay result digest n epoch | refused rule layer deta
 --- include: stops
 --- include: move
 --- include: halt
+--- include: calls
+--- include: rates
+local above = {}
+for i = 1, tonumber(ancestor_count) do above[i] = k_more[i] end
 local record = load_run()
 if not record or record.closed then return { 'run_missing' } end
 if record.tenant ~= tenant or not has_tail(k_run, run) then return { 'wrong_keys', 'run' } end
@@ -29,6 +33,7 @@ local function remember(outcome)
 end
 local function refuse(why, where, detail, may_halt)
   remember('refused ' .. why .. '\n' .. where .. '\n' .. detail)
+  remember_call()
   local n = append('decision', 'refused', why, where, '', '', entry)
   if may_halt and (halts_any == '1' or string.find(halt_rules, ' ' .. why .. ' ', 1, true)) then halt(run, why, '', entry) end
   return { 'refused', why, where, detail, n, short_epoch }
@@ -40,11 +45,24 @@ if scope then
   if string.find(halt_rules, ' ' .. scope .. '_frozen ', 1, true) then halt(run, scope .. '_frozen', '', entry) end
   return { 'frozen', scope, ids, n, short_epoch }
 end
-local stop, reason = run_stop(record, k_above)
+local stop, reason = run_stop(record, above)
 if stop == 'wrong_keys' then return { stop, reason } end
 if stop == 'halted' then return refuse('run_halted', '0.7:run_halted', reason, false) end
 if stop == 'deadline' then return refuse('deadline_passed', '9:deadline', reason, false) end
-if to == 'refused' then return refuse(rule, layer, '', redis.call('HGET', k_meta, 'policy') == policy) end
+local function as_the_client_says() return refuse(rule, layer, '', redis.call('HGET', k_meta, 'policy') == policy) end
+if to == 'refused' and tonumber(string.match(layer, '^[%d.]+') or '99') < 2.3 then return as_the_client_says() end
+local loop = nil
+if call_id == '' then loop = look_back(reader)
+elseif not known[1] then loop = look_back(k_read) end
+if loop == 'halt' then
+  halt(run, 'loop_detected', '', entry)
+  return refuse('run_halted', '0.7:run_halted', 'loop_detected', false)
+end
+if loop then
+  remember_loop()
+  return refuse('loop_detected', '2.3:run_loop', '', true)
+end
+if to == 'refused' then return as_the_client_says() end
 if known[1] and (known[1] ~= args or known[2] ~= tool) then
   return refuse('tool_call_conflict', '4:effect', known[2], true)
 end
@@ -52,6 +70,15 @@ if known[4] then
   return { 'replay', known[3], known[4], append('replay', 'replayed', 'call', 'no_refusal', '', '', entry), short_epoch }
 end
 if known[5] then return { 'admitted', '0', short_epoch } end
+if not known[1] then
+  local wait = rate_wait(k_more, #above)
+  if wait > 0 then return refuse('rate_limited', '5:rate', int(wait), true) end
+  local exhausted, bound = over_budget()
+  if exhausted then return refuse(exhausted, '6:budget', bound, true) end
+  remember_call()
+  charge_rates(k_more, #above)
+  charge_budgets()
+end
 if call_id ~= '' then redis.call('HSET', k_read, 'args', args, 'tool', tool) end
 remember('admitted')
 return { 'admitted', append('decision', 'admitted', 'no_refusal', 'no_refusal', '', '', entry), short_epoch }

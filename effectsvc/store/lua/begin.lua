@@ -1,7 +1,7 @@
 #!lua
 --[[ begin: proposed, unknown -> pending
-KEYS   meta log effect run intent lane rerun lookup parked leases unknown switches tenants counts above*
-ARGV   effect_id token lease_ms executor wall_ms max_age_ms decision entry
+KEYS   meta log effect run intent lane rerun lookup parked leases unknown switches tenants counts more*
+ARGV   effect_id token lease_ms executor wall_ms max_age_ms ancestor_count rates decision entry
 REPLY  granted lease_end_ms occurrence first_ms first_wall_ms rule n epoch | taken state | gone | not_due due_ms | frozen scope ids | halted reason | deadline deadline_ms | claim_lost holder | key_expired age_ms | wrong_cell cell
 ]]
 --- include: cell
@@ -9,6 +9,9 @@ REPLY  granted lease_end_ms occurrence first_ms first_wall_ms rule n epoch | tak
 --- include: stops
 --- include: move
 --- include: attempts
+--- include: rates
+local above = {}
+for i = 1, tonumber(ancestor_count) do above[i] = k_more[i] end
 local f = redis.call('HMGET', k_effect, 'state', 'tool', 'tenant', 'agent', 'run', 'lane', 'attempt', 'token', 'occ', 'first', 'first_wall', 'rerun', 'alive', 'notice',
   'lane_reason', 'proof')
 if not f[1] then return { 'gone' } end
@@ -18,7 +21,7 @@ if lane and not has_tail(k_lane, lane) then return { 'wrong_keys', 'lane' } end
 local record = load_run()
 if not record then return { 'wrong_keys', 'run' } end
 local scope, ids = frozen(f[3], f[2], f[4])
-local stop, reason = run_stop(record, k_above)
+local stop, reason = run_stop(record, above)
 if stop == 'wrong_keys' then return { stop, reason } end
 
 -- The same actor again: granted only while nothing has come between.
@@ -59,6 +62,16 @@ if state == 'unknown' and f[12] == 'idempotent_write' and max_age_ms ~= '' and f
 end
 local claim = redis.call('GET', k_intent)
 if claim ~= effect_id then return { 'claim_lost', claim or '' } end
+-- The first attempt was charged when it was proposed; another is charged here, and only ever put off.
+if tonumber(number) > 1 then
+  local wait = rate_wait(k_more, #above)
+  if wait > 0 then
+    redis.call('ZADD', queue, now + wait, effect_id)
+    redis.call('HSET', k_effect, 'lane_reason', 'rate_limited')
+    return { 'not_due', int(now + wait) }
+  end
+  charge_rates(k_more, #above)
+end
 
 local first, first_wall, rule = f[10] or int(now), f[11] or wall_ms, 'no_refusal'
 if state == 'unknown' then rule = f[12] or 'no_refusal' end

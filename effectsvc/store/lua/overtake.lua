@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[ overtake: held, proposed -> cancelled, because its run is halted, its deadline has passed, or it is too old
-KEYS   meta log effect run lane rerun lookup parked held counts open above*
+KEYS   meta log effect run lane rerun lookup parked held counts open spent above*
 ARGV   effect_id why age_ms next delay_ms entry
 REPLY  cancelled n epoch | unknown n epoch | running | standing state | already state | gone
 ]]
@@ -8,6 +8,7 @@ REPLY  cancelled n epoch | unknown n epoch | running | standing state | already 
 --- include: log
 --- include: stops
 --- include: move
+--- include: give_back
 --- include: withdraw
 --- include: keep_unknown
 local f = redis.call('HMGET', k_effect, 'state', 'run', 'lane', 'notice', 'reason', 'at')

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[ probe: unknown -> unknown, or what two absent findings prove: a due lookup is claimed, and its finding reported
-KEYS   meta log effect parts lane leases unknown rerun lookup parked counts open
+KEYS   meta log effect parts lane leases unknown rerun lookup parked counts open run spent
 ARGV   effect_id phase prober attempt force lease_ms finding parts_done settle_ms waited_ms delay_ms last to bound entry
 REPLY  claimed until_ms alive absent_at_ms now_ms | not_due due_ms | unknown due_ms waiting_for n epoch | review n epoch | rerun due_ms n epoch | proposed due_ms n epoch | failed n epoch | taken state | already state | stale state | gone
 ]]
@@ -8,6 +8,7 @@ REPLY  claimed until_ms alive absent_at_ms now_ms | not_due due_ms | unknown due
 --- include: log
 --- include: move
 --- include: outbox
+--- include: give_back
 --- include: undone
 local f = redis.call('HMGET', k_effect, 'state', 'attempt', 'alive', 'lane', 'run', 'notice', 'prober', 'probe_until',
   'absent_at', 'absent_of', 'late', 'parts')
@@ -40,7 +41,7 @@ if f[7] ~= prober then return { 'stale', state } end
 if not f[8] then return { 'already', state } end
 if state ~= 'unknown' or f[2] ~= attempt then return { 'stale', state } end
 if not has_tail(k_lane, f[4]) then return { 'wrong_keys', 'lane' } end
-if not has_tail(k_open, f[5]) then return { 'wrong_keys', 'run' } end
+if not has_tail(k_open, f[5]) or not has_tail(k_run, f[5]) then return { 'wrong_keys', 'run' } end
 
 -- Parts that were said to be done stay done: a lookup that misses one is for a person.
 local reported, missed, not_done, is_done = {}, false, {}, {}

@@ -1,13 +1,15 @@
 #!lua
 --[[ propose: none -> proposed, held, refused
-KEYS   meta log effect payload run lane call intent switches tenants counts open held halted tomb_effect tomb_call tomb_intent more*
-ARGV   effect_id ancestor_count looks bucket_count to rule layer tool version tenant agent run lane args call_id needs_call delay_ms ttl_ms notice halt_rules halts_any policy payload entry
+KEYS   meta log effect payload run lane call intent switches tenants counts open held halted tomb_effect tomb_call tomb_intent spent target more*
+ARGV   effect_id ancestor_count looks bucket_count to rule layer tool version tenant agent run lane args call_id needs_call delay_ms ttl_ms notice halt_rules halts_any policy loops budgets rates exclusive payload entry
 REPLY  proposed due_ms occurrence again_of n epoch | held expires_ms occurrence again_of n epoch | refused rule layer detail n epoch | frozen scope ids n epoch | exists state rule layer occurrence | joined how effect_id state occurrence n epoch | look effect_id | retired what value | wrong_cell cell | run_missing | buckets count
 ]]
 --- include: cell
 --- include: log
 --- include: stops
 --- include: move
+--- include: calls
+--- include: rates
 if cell[3] ~= bucket_count then return { 'buckets', cell[3] } end
 local above, look = {}, {}
 for i = 1, tonumber(ancestor_count) do above[i] = k_more[i] end
@@ -16,6 +18,8 @@ for id in string.gmatch(looks, '%S+') do
   at = at + 1
   look[id] = k_more[at]
 end
+local first_rate = at
+for _ in string.gmatch(rates, '%d+ %d+') do at = at + 1 end
 local superseded = {}
 for i = at + 1, #k_more do superseded[#superseded + 1] = k_more[i] end
 local short_epoch = string.sub(epoch, 1, 16)
@@ -44,6 +48,7 @@ local function refuse(why, where, detail, may_halt)
     'rule', why, 'layer', where, 'at', int(now), 'since', int(now), 'notice', notice)
   redis.call('SET', k_payload, payload)
   count(nil, 'refused')
+  remember_call()
   local n = append('decision', 'refused', why, where, '', 'refused', entry)
   if may_halt and (halts_any == '1' or string.find(halt_rules, ' ' .. why .. ' ', 1, true)) then halt(why) end
   return { 'refused', why, where, detail, n, short_epoch }
@@ -68,7 +73,21 @@ local stop, reason = run_stop(record, above)
 if stop == 'wrong_keys' then return { stop, reason } end
 if stop == 'halted' then return refuse('run_halted', '0.7:run_halted', reason, false) end
 if stop == 'deadline' then return refuse('deadline_passed', '9:deadline', reason, false) end
-if to == 'refused' then return refuse(rule, layer, '', redis.call('HGET', k_meta, 'policy') == policy) end
+local function as_the_client_says() return refuse(rule, layer, '', redis.call('HGET', k_meta, 'policy') == policy) end
+if to == 'refused' and tonumber(string.match(layer, '^[%d.]+') or '99') < 2.3 then return as_the_client_says() end
+-- What layer 2 admitted counts, each call id once; so a known one never does.
+local loop = nil
+if call_id == '' then loop = look_back(effect_id)
+elseif redis.call('EXISTS', k_call) == 0 then loop = look_back(k_call) end
+if loop == 'halt' then
+  halt('loop_detected')
+  return refuse('run_halted', '0.7:run_halted', 'loop_detected', false)
+end
+if loop then
+  remember_loop()
+  return refuse('loop_detected', '2.3:run_loop', '', true)
+end
+if to == 'refused' then return as_the_client_says() end
 if call_id == '' and needs_call == '1' then return refuse('tool_call_id_required', '4:effect', '', true) end
 
 -- What a claim's holder means for this call: 'free', 'same', 'other', or 'look' when its keys are not declared.
@@ -83,6 +102,13 @@ local function holder(id)
   return nil, e
 end
 local function joined(how, e)
+  if how == 'intent' then
+    -- The model did call again: it counts for rates and loops, and takes no budget.
+    local wait = rate_wait(k_more, first_rate)
+    if wait > 0 then return refuse('rate_limited', '5:rate', int(wait), true) end
+    charge_rates(k_more, first_rate)
+    remember_call()
+  end
   if how == 'intent' and call_id ~= '' then redis.call('SET', k_call, e.id) end
   local n = append('replay', 'joined', how, 'no_refusal', e.state, e.state, entry)
   return { 'joined', how, e.id, e.told, int(e.occ), n, short_epoch }
@@ -129,12 +155,29 @@ end
 local buried = redis.call('HGET', k_tomb_intent, 'i:' .. string.match(k_intent, '[^:]+$'))
 if buried then return { 'retired', 'intent', buried } end
 
+if exclusive == '1' then
+  local id = redis.call('GET', k_target)
+  local word, e = nil, nil
+  if id then word, e = holder(id) end
+  if word == 'look' then return { 'look', id } end
+  if e and not e.free and e.told ~= 'committed' then return refuse('target_busy', '4:effect', id .. ' ' .. e.told, true) end
+end
+local wait = rate_wait(k_more, first_rate)
+if wait > 0 then return refuse('rate_limited', '5:rate', int(wait), true) end
+local exhausted, bound = over_budget()
+if exhausted then return refuse(exhausted, '6:budget', bound, true) end
+
 redis.call('HSET', k_effect, 'state', to, 'tool', tool, 'version', version, 'tenant', tenant, 'agent', agent, 'run', run,
   'lane', lane, 'args', args, 'occ', int(occurrence), 'attempt', '0', 'notice', notice, 'at', int(now), 'since', int(now))
 if again_of ~= '' then redis.call('HSET', k_effect, 'again_of', again_of) end
 redis.call('SET', k_payload, payload)
 if call_id ~= '' then redis.call('SET', k_call, effect_id) end
 redis.call('SET', k_intent, effect_id)
+if exclusive == '1' then redis.call('SET', k_target, effect_id) end
+remember_call()
+charge_rates(k_more, first_rate)
+local charge = charge_budgets()
+if charge then redis.call('HSET', k_effect, 'charge', charge) end
 if not home then redis.call('HSET', k_tenants, tenant, here) end
 redis.call('SADD', k_open, effect_id)
 count(nil, to)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[ refuse: proposed, held -> refused; in doubt it stays unknown, with the reason
-KEYS   meta log effect run lane rerun lookup parked held counts open halted
+KEYS   meta log effect run lane rerun lookup parked held counts open halted spent
 ARGV   effect_id attempt rule layer halts next delay_ms entry
 REPLY  refused n epoch | unknown n epoch | already state | taken state | gone
 ]]
@@ -8,6 +8,7 @@ REPLY  refused n epoch | unknown n epoch | already state | taken state | gone
 --- include: log
 --- include: move
 --- include: halt
+--- include: give_back
 --- include: withdraw
 --- include: keep_unknown
 local f = redis.call('HMGET', k_effect, 'state', 'attempt', 'notice', 'run', 'lane', 'rule', 'reason')

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[ release: pending -> proposed (later) or failed; unknown when in doubt; burns an attempt number that has not begun
-KEYS   meta log effect result lane leases unknown rerun lookup parked counts open
+KEYS   meta log effect result lane leases unknown rerun lookup parked counts open run spent
 ARGV   effect_id token proof code to delay_ms bound next rule entry
 REPLY  proposed due_ms n epoch | failed n epoch | unknown n epoch | committed n epoch | burnt | already state | stale state | gone
 ]]
@@ -10,7 +10,8 @@ REPLY  proposed due_ms n epoch | failed n epoch | unknown n epoch | committed n 
 --- include: attempts
 --- include: happened
 --- include: doubt
-local f = redis.call('HMGET', k_effect, 'state', 'token', 'notice', 'alive', 'doubt', 'attempt', 'lane', 'parts')
+--- include: give_back
+local f = redis.call('HMGET', k_effect, 'state', 'token', 'notice', 'alive', 'doubt', 'attempt', 'lane', 'parts', 'run')
 if not f[1] then return { 'gone' } end
 local number = attempt_of(token)
 if f[2] ~= token then
@@ -23,6 +24,7 @@ if f[2] ~= token then
   return { 'stale', f[1] }
 end
 if f[1] ~= 'pending' then return { 'already', f[1] } end
+if not has_tail(k_run, f[9]) then return { 'wrong_keys', 'run' } end
 if not has_tail(k_lane, f[7]) then return { 'wrong_keys', 'lane' } end
 local e = { state = 'pending', token = token, notice = f[3], alive = f[4] }
 local short_epoch = string.sub(epoch, 1, 16)
@@ -37,6 +39,7 @@ redis.call('HDEL', k_effect, 'x' .. number, 'decision')
 redis.call('ZREM', k_leases, effect_id)
 if to == 'failed' then
   redis.call('HSET', k_effect, 'state', 'failed', 'proof', proof, 'code', code, 'bound', bound)
+  give_back()
   redis.call('SREM', k_open, effect_id)
   count('pending', 'failed')
   tell(f[3], effect_id, 'failed')

@@ -58,6 +58,9 @@ class Cell:
         self.reads: dict[str, ReadClaim] = {}
         self.catalogue: dict[str, tuple[int, str]] = {}
         self.published: dict[str, bytes] = {}
+        self.spent: dict[str, tuple[int, int]] = {}
+        self.rates: dict[str, tuple[int, ...]] = {}
+        self.targets: dict[str, str] = {}
         self.log: list[Entry] = []
         self.op = ""
         self.told: list[tuple[str, str]] = []
@@ -85,7 +88,10 @@ class Cell:
         Left out: the log, an effect's age, sessions, read tools and the catalogue.
         """
         runs = [
-            (digest, run.tenant, run.halted, run.deadline is not None and self.now > run.deadline, run.closed)
+            (
+                (digest, run.tenant, run.halted, run.deadline is not None and self.now > run.deadline, run.closed),
+                (run.recent, run.recent_ids, run.looped, run.calls, run.cost, tuple(sorted(run.tool_calls.items()))),
+            )
             for digest, run in self.runs.items()
         ]
         return (
@@ -94,6 +100,9 @@ class Cell:
             tuple(sorted((effect_id, effect.canonical(self.now)) for effect_id, effect in self.effects.items())),
             tuple(sorted(self.calls.items())),
             tuple(sorted(self.intents.items())),
+            tuple(sorted(self.targets.items())),
+            tuple(sorted(self.spent.items())),
+            tuple(sorted((name, tuple(self.now - at for at in known)) for name, known in self.rates.items())),
             tuple(sorted(map(repr, runs))),
             tuple(sorted(self.switches.items())),
             tuple(sorted(freeze_id for freeze_id, known in self.freezes.items() if known is None)),

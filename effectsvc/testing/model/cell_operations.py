@@ -20,14 +20,14 @@ from effectsvc.store.cell_commands import (
     SetRunReply,
     ThawReply,
 )
-from effectsvc.testing.model.cell import Cell
+from effectsvc.testing.model.calls import Calls, History, counts_from
 from effectsvc.testing.model.effect import ReadClaim, Run
 
 MAX_ANCESTORS: Final = 8
 """Deeper families of runs are a loop of agents that start agents."""
 
 
-class CellOperations(Cell):
+class CellOperations(Calls):
     """What is sent about a cell, its runs and its reads, not about one effect."""
 
     # ---- epoch, catalogue ------------------------------------------------------------------------------------------
@@ -257,6 +257,12 @@ class CellOperations(Cell):
             return r.Refused(rule, layer, detail, 0, self.short_epoch)
         if refusal := self._read_stopped(call, run):
             return refusal
+        history = None
+        if claim is None or claim.args is None:
+            call_id = f"{{{self.name}}}:read:{call.call}" if call.call else call.reader
+            history = self.look_back(run, call.limits, call_id=call_id, tool=call.tool, args=call.args)
+        if refusal := self._read_looped(call, run, history):
+            return refusal
         if claim and claim.args is not None and (claim.args, claim.tool) != (call.args, call.tool):
             return self._read_refused(call, "tool_call_conflict", "4:effect", claim.tool or "")
         if claim and claim.digest is not None:
@@ -264,6 +270,14 @@ class CellOperations(Cell):
             return r.Replay(claim.result or b"", claim.digest, *said)
         if known:
             return r.Admitted(0, self.short_epoch)
+        if claim is None or claim.args is None:
+            if wait_ms := self.rate_wait_ms(call.limits):
+                return self._read_refused(call, "rate_limited", "5:rate", str(wait_ms), history=history)
+            if over := self.over_budget(run, call.limits, tool=call.tool, tenant=call.tenant):
+                return self._read_refused(call, over[0], "6:budget", over[1], history=history)
+            self.remember(run, history)
+            self.charge_rates(call.limits)
+            self.charge(run, call.limits, tool=call.tool, tenant=call.tenant)
         claim = self._remember(call, "admitted")
         if claim:
             claim.args, claim.tool = call.args, call.tool
@@ -284,11 +298,34 @@ class CellOperations(Cell):
                 return self._read_refused(call, "run_halted", "0.7:run_halted", reason, halts=False)
             case r.Deadline(deadline):
                 return self._read_refused(call, "deadline_passed", "9:deadline", str(deadline), halts=False)
-        if call.to == "refused":
+        if call.to == "refused" and not counts_from(call.layer):
             return self._read_refused(call, call.rule, call.layer, "", halts=self.policy == call.policy)
         return None
 
-    def _read_refused(self, call: ReadCall, rule: str, layer: str, detail: str, *, halts: bool = True) -> r.Refused:
+    def _read_looped(self, call: ReadCall, run: Run, history: History | None) -> AdmitReadReply | None:
+        if history is not None and history.completes == "halt":
+            self.halt(call.run, "loop_detected", "", call.entry)
+            why = ("run_halted", "0.7:run_halted", "loop_detected")
+            return self._read_refused(call, *why, halts=False, history=history)
+        if history is not None and history.completes == "loop":
+            run.looped = history.mark or run.looped
+            return self._read_refused(call, "loop_detected", "2.3:run_loop", "", history=history)
+        if call.to == "refused":
+            halts = self.policy == call.policy
+            return self._read_refused(call, call.rule, call.layer, "", halts=halts, history=history)
+        return None
+
+    def _read_refused(
+        self,
+        call: ReadCall,
+        rule: str,
+        layer: str,
+        detail: str,
+        *,
+        halts: bool = True,
+        history: History | None = None,
+    ) -> r.Refused:
+        self.remember(self.runs[call.run], history)
         self._remember(call, f"refused {rule}\n{layer}\n{detail}")
         said = self.append("decision", "refused", call.entry, rule=rule, layer=layer)
         if halts and (call.halts_any or rule in call.halt_rules):

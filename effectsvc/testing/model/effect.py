@@ -45,6 +45,7 @@ class Effect:
     notice: str | None = None
     again_of: str | None = None
     lost: bool = False
+    charge: str | None = None
 
     attempt: int | None = None
     token: str | None = None
@@ -196,10 +197,21 @@ class Run:
     halted_at: int | None = None
     halted_by: str | None = None
     closed: int | None = None
+    recent: str = ""
+    recent_ids: str = ""
+    looped: str | None = None
+    calls: int = 0
+    cost: int = 0
+    tool_calls: dict[str, int] = field(default_factory=dict)
 
     def record(self) -> dict[str, str]:
         """The run as the store's hash holds it."""
         found = {f.name: getattr(self, f.name) for f in fields(self)}
+        by_tool = {f"calls:{tool}": count for tool, count in found.pop("tool_calls").items()}
+        if by_tool:
+            found |= by_tool  # what was given back stands there as 0
+        else:
+            del found["calls"], found["cost"]
         found["ancestors"] = " ".join(self.ancestors)
         found["deadline"] = "" if self.deadline is None else self.deadline
         return {name: str(value) for name, value in found.items() if value is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from effectsvc.core.limits import Limits
 from effectsvc.core.states import State
 from effectsvc.store import replies as r
 from effectsvc.store.command import Proposal
@@ -14,11 +15,12 @@ from effectsvc.store.effect_commands import (
     ReleaseReply,
     RenewReply,
 )
-from effectsvc.testing.model.cell import Cell, Said, number_of
+from effectsvc.testing.model.calls import Calls, History, counts_from
+from effectsvc.testing.model.cell import Said, number_of
 from effectsvc.testing.model.effect import Effect, Part, Run
 
 
-class EffectOperations(Cell):
+class EffectOperations(Calls):
     """What the client and the worker that runs the effect send."""
 
     # ---- propose ---------------------------------------------------------------------------------------------------
@@ -35,7 +37,16 @@ class EffectOperations(Cell):
             return r.RunMissing()
         if cell := self.away_from(p.tenant):
             return r.WrongCell(cell)
-        return self._stopped(p, run) or self._met_claim(p) or self._accepted(p)
+        if (answer := self._stopped(p, run)) is not None:
+            return answer
+        history = None
+        if not p.call or p.call not in self.calls:
+            history = self.look_back(run, p.limits, call_id=self._call_id(p), tool=p.tool, args=p.args)
+        return self._looped(p, run, history) or self._met_claim(p, history) or self._accepted(p, history)
+
+    def _call_id(self, p: Proposal) -> str:
+        """What tells the call from others: the key of its claim, or its own id."""
+        return f"{{{self.name}}}:c:{p.call}" if p.call else p.at.effect_id
 
     def _proposed_before(self, p: Proposal, known: Effect) -> ProposeReply:
         if p.args not in (known.args, known.args0) or (p.tool, p.at.run) != (known.tool, known.run):
@@ -60,32 +71,57 @@ class EffectOperations(Cell):
                 return self._refused(p, "run_halted", "0.7:run_halted", reason, halts=False)
             case r.Deadline(deadline):
                 return self._refused(p, "deadline_passed", "9:deadline", str(deadline), halts=False)
-        if p.to == "refused":
-            # A client's own gates judge by the policy it read: only under the policy in force does a refusal halt.
-            return self._refused(p, p.rule, p.layer, "", halts=self.policy == p.policy)
-        if not p.call and p.needs_call:
-            return self._refused(p, "tool_call_id_required", "4:effect", "")
+        if p.to == "refused" and not counts_from(p.layer):
+            return self._refused_by_client(p, None)
         return None
 
-    def _refused(self, p: Proposal, rule: str, layer: str, detail: str, *, halts: bool = True) -> r.Refused:
+    def _refused_by_client(self, p: Proposal, history: History | None) -> r.Refused:
+        """A client's own gates judge by the policy it read: only under the policy in force does a refusal halt."""
+        return self._refused(p, p.rule, p.layer, "", halts=self.policy == p.policy, history=history)
+
+    def _looped(self, p: Proposal, run: Run, history: History | None) -> ProposeReply | None:
+        if history is not None and history.completes == "halt":
+            self.halt(p.at.run, "loop_detected", "", p.entry)
+            return self._refused(p, "run_halted", "0.7:run_halted", "loop_detected", halts=False, history=history)
+        if history is not None and history.completes == "loop":
+            run.looped = history.mark or run.looped
+            return self._refused(p, "loop_detected", "2.3:run_loop", "", history=history)
+        if p.to == "refused":
+            return self._refused_by_client(p, history)
+        if not p.call and p.needs_call:
+            return self._refused(p, "tool_call_id_required", "4:effect", "", history=history)
+        return None
+
+    def _refused(
+        self,
+        p: Proposal,
+        rule: str,
+        layer: str,
+        detail: str,
+        *,
+        halts: bool = True,
+        history: History | None = None,
+    ) -> r.Refused:
         """A refusal that is stored, so that a re-send is answered from it. It holds no claim."""
         e = self._new(p, State.REFUSED)
         e.rule, e.layer, e.notice = rule, layer, p.notice
+        self.remember(self.runs[p.at.run], history)
         said = self.append("decision", "refused", p.entry, rule=rule, layer=layer, moved=("", "refused"))
         if halts and (p.halts_any or rule in p.halt_rules):
             self.halt(p.at.run, rule, "", p.entry)
         return r.Refused(rule, layer, detail, *said)
 
-    def _met_claim(self, p: Proposal) -> ProposeReply | None:
+    def _met_claim(self, p: Proposal, history: History | None) -> ProposeReply | None:
         """What the claims' holders say; None when both claims are free (also: held by one that has freed them)."""
         holder = self.calls.get(p.call) if p.call else None
         if holder is not None and holder not in p.looks:
             return r.Look(holder)
         if e := self.effects.get(holder or ""):
             if not _same(p, e):
-                return self._refused(p, "tool_call_conflict", "4:effect", f"{e.effect_id} {e.shown_state}")
+                detail = f"{e.effect_id} {e.shown_state}"
+                return self._refused(p, "tool_call_conflict", "4:effect", detail, history=history)
             if not e.frees_claims or e.rule == "approval_rejected":
-                return self._joined(p, "call", e)
+                return self._joined(p, "call", e, history)
         if p.call and (tomb := self.tombs.get(f"c:{p.call}")):
             return r.Retired("call", tomb)
         for intent in (p.at.intent, *p.superseded):
@@ -96,20 +132,42 @@ class EffectOperations(Cell):
             if e is None or e.frees_claims:
                 continue
             if _same(p, e):
-                return self._joined(p, "intent", e)
+                return self._joined(p, "intent", e, history)
             detail = f"{e.effect_id} {e.shown_state}"
-            return self._refused(p, "same_intent_other_arguments", "4:effect", detail)
+            return self._refused(p, "same_intent_other_arguments", "4:effect", detail, history=history)
         if tomb := self.tombs.get(f"i:{p.at.intent}"):
             return r.Retired("intent", tomb)
+        return self._met_target(p, history) or self._out_of_bounds(p, history)
+
+    def _met_target(self, p: Proposal, history: History | None) -> ProposeReply | None:
+        """An exclusive tool has one open effect for each target."""
+        holder = self.targets.get(p.limits.target) if p.limits.target else None
+        if holder is not None and holder not in p.looks:
+            return r.Look(holder)
+        e = self.effects.get(holder or "")
+        if e is None or e.frees_claims or e.shown_state is State.COMMITTED:
+            return None
+        return self._refused(p, "target_busy", "4:effect", f"{e.effect_id} {e.shown_state}", history=history)
+
+    def _out_of_bounds(self, p: Proposal, history: History | None) -> r.Refused | None:
+        if wait_ms := self.rate_wait_ms(p.limits):
+            return self._refused(p, "rate_limited", "5:rate", str(wait_ms), history=history)
+        if over := self.over_budget(self.runs[p.at.run], p.limits, tool=p.tool, tenant=p.tenant):
+            return self._refused(p, over[0], "6:budget", over[1], history=history)
         return None
 
-    def _joined(self, p: Proposal, how: str, e: Effect) -> r.Joined:
+    def _joined(self, p: Proposal, how: str, e: Effect, history: History | None) -> r.Joined | r.Refused:
+        if how == "intent":
+            if wait_ms := self.rate_wait_ms(p.limits):
+                return self._refused(p, "rate_limited", "5:rate", str(wait_ms), history=history)
+            self.charge_rates(p.limits)
+            self.remember(self.runs[p.at.run], history)
         if how == "intent" and p.call:
             self.calls[p.call] = e.effect_id
         said = self.append("replay", "joined", p.entry, rule=how, moved=(e.state, e.state))
         return r.Joined(how, e.effect_id, e.shown_state, e.occ or 1, *said)
 
-    def _accepted(self, p: Proposal) -> r.Proposed | r.Held:
+    def _accepted(self, p: Proposal, history: History | None) -> r.Proposed | r.Held:
         before = self.effects.get(self.intents.get(p.at.intent, ""))
         again = before or self.effects.get(self.calls.get(p.call, ""))
         e = self._new(p, State(p.to))
@@ -119,6 +177,12 @@ class EffectOperations(Cell):
         if p.call:
             self.calls[p.call] = e.effect_id
         self.intents[p.at.intent] = e.effect_id
+        if p.limits.target:
+            self.targets[p.limits.target] = e.effect_id
+        run = self.runs[p.at.run]
+        self.remember(run, history)
+        self.charge_rates(p.limits)
+        e.charge = self.charge(run, p.limits, tool=p.tool, tenant=p.tenant)
         self.tenants[p.tenant] = self.name
         if p.to == "held":
             e.rule, e.layer, e.expires = p.rule, p.layer, self.now + p.ttl_ms
@@ -146,6 +210,7 @@ class EffectOperations(Cell):
         executor: str,
         wall_ms: int,
         max_age_ms: int | None,
+        limits: Limits,
         decision: str,
         entry: bytes,
     ) -> BeginReply:
@@ -176,6 +241,11 @@ class EffectOperations(Cell):
             return r.KeyExpired(self.now - e.first)
         if not self.holds_claim(e, intent):
             return r.ClaimLost(self.intents.get(intent, ""))
+        if number_of(token) > 1:
+            if wait_ms := self.rate_wait_ms(limits):
+                e.due, e.lane_reason = self.now + wait_ms, "rate_limited"
+                return r.NotDue(e.due)
+            self.charge_rates(limits)
         rule = (e.rerun if e.state is State.UNKNOWN else None) or "no_refusal"
         e.attempt, e.token, e.decision = number_of(token), token, decision
         e.first, e.first_wall = e.first or self.now, e.first_wall or wall_ms
@@ -288,6 +358,7 @@ class EffectOperations(Cell):
         e.clear("decision")
         if to == "failed":
             e.bound = bound
+            self.give_back(e)
             return r.Failed(*self.append("outcome", "failed", entry, rule=proof, moved=moved))
         self.enqueue(e, "lane", self.now + delay_ms)
         return r.Returned(e.due, *self.append("outcome", "proposed", entry, rule=proof, moved=moved))

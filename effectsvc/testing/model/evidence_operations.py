@@ -183,6 +183,7 @@ class EvidenceOperations(EffectOperations):
         e.proof = proof
         if to == "failed":
             e.bound = bound
+            self.give_back(e)
             return r.Failed(*self.append(kind, to, entry, rule=proof, moved=moved))
         self.enqueue(e, "lane", self.now + delay_ms)
         return r.Returned(e.due, *self.append(kind, to, entry, rule=proof, moved=moved))

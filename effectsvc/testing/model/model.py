@@ -8,6 +8,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any, Final
 
+from effectsvc.core.limits import Limits, Rate
 from effectsvc.errors import StoreProtocolError
 from effectsvc.store import replies as r
 from effectsvc.store.command import Address, Command, Proposal
@@ -18,7 +19,7 @@ from effectsvc.testing.model.cell_operations import CellOperations
 from effectsvc.testing.model.evidence_operations import EvidenceOperations
 from effectsvc.testing.model.waiting_operations import WaitingOperations
 
-_FLAGS: Final = frozenset({"needs_call", "halts_any", "halts", "over", "force", "last", "attempt_over"})
+_FLAGS: Final = frozenset({"needs_call", "halts_any", "halts", "over", "force", "last", "attempt_over", "exclusive"})
 _OPTIONAL_NUMBERS: Final = frozenset({"max_age_ms", "deadline_ms", "mark_n"})
 _TAILS: Final[Mapping[str, str]] = {
     "effect": "effect_id",
@@ -29,6 +30,7 @@ _TAILS: Final[Mapping[str, str]] = {
     "old_intent": "old_intent",
     "call": "call",
     "read": "call",
+    "target": "target",
     "body": "short",
 }
 """Keys that may say what no argument says: the key's name in the header, and the model's word for its tail."""
@@ -94,8 +96,28 @@ def facts(command: Command[Any], cell: str) -> Given:
     said["above"] = above if starred in ("more", "above") else None
     for name, value in zip(command.script.argv, command.argv, strict=True):
         said[name] = _read(name, value)
+    said["limits"] = _limits(said, [key[5:] for key in more if key.startswith("rate:")])
     said.setdefault("lane", said.setdefault("lane_key", ""))
     return Given(**said)
+
+
+def _limits(said: Mapping[str, Any], names: list[str]) -> Limits:
+    repeats, period = (int(word) for word in said.get("loops", "").split() or (0, 0))
+    words = said.get("budgets", "").split() or ["-", "-", "0", "-", "-"]
+    tool, run, cost, run_cost, tenant_cost = (None if word == "-" else int(word) for word in words)
+    numbers = [int(word) for word in said.get("rates", "").split()]
+    rates = zip(names, numbers[::2], numbers[1::2], strict=True)
+    return Limits(
+        loop_repeats=repeats,
+        loop_period=period,
+        max_tool_calls=tool,
+        max_calls=run,
+        cost_minor=cost or 0,
+        run_cost_minor=run_cost,
+        tenant_cost_minor=tenant_cost,
+        rates=tuple(Rate(*rate) for rate in rates),
+        target=said.get("target", "") if said.get("exclusive") else "",
+    )
 
 
 def _read(name: str, value: str | bytes | int) -> Any:
@@ -140,6 +162,7 @@ def _propose(model: Model, given: Given) -> Any:
             policy=given.policy,
             superseded=given.superseded,
             looks=tuple(given.looks.split()),
+            limits=given.limits,
         )
     )
 
@@ -161,6 +184,7 @@ def _read_call(given: Given) -> ReadCall:
         halts_any=given.halts_any,
         policy=given.policy,
         retain_ms=given.retain_ms,
+        limits=given.limits,
     )
 
 

@@ -39,6 +39,8 @@ def _hash(model: Model, key: str) -> dict[str, bytes]:
             found = model.tenants
         case "logkeys":
             found = model.log_keys
+        case "spent":
+            found = {tenant: f"{day} {minor}" for tenant, (day, minor) in model.spent.items()}
         case "switches":
             found = {name: " ".join(ids) for name, ids in model.switches.items()}
         case "freezes":
@@ -80,6 +82,8 @@ def _text(model: Model, key: str) -> bytes | None:
             return _encoded(model.calls.get(tail))
         case "i":
             return _encoded(model.intents.get(tail))
+        case "target":
+            return _encoded(model.targets.get(tail))
         case "pub":
             return model.published.get(tail)
     raise _unknown_key(key)

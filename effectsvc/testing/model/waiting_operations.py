@@ -22,13 +22,14 @@ from effectsvc.store.waiting_commands import (
     RejectReply,
     UnparkReply,
 )
-from effectsvc.testing.model.cell import Cell, Said
+from effectsvc.testing.model.calls import Calls
+from effectsvc.testing.model.cell import Said
 from effectsvc.testing.model.effect import Effect
 
 OVERTAKEN_LAYERS: Final = {"run_halted": "0.7:run_halted", "deadline_passed": "9:deadline", "age": "no_refusal"}
 
 
-class WaitingOperations(Cell):
+class WaitingOperations(Calls):
     """The operations of an effect that waits, or that is taken out of the waiting."""
 
     # ---- out of the outbox for good --------------------------------------------------------------------------------
@@ -135,6 +136,7 @@ class WaitingOperations(Cell):
     def _withdraw(self, e: Effect, to: State, rule: str, layer: str, kind: str, entry: bytes) -> Said:
         moved = self.move(e, to)
         e.rule, e.layer = rule, layer
+        self.give_back(e)
         return self.append(kind, to, entry, rule=rule, layer=layer, moved=moved)
 
     def _kept_before(self, e: Effect, reason: str) -> bool:

@@ -1,5 +1,5 @@
 -- Ends the doubt with proof that nothing happened: unknown -> failed, or proposed (due after delay_ms).
--- Needs move, log, outbox.
+-- Needs move, log, outbox, give_back.
 local function undone(e, to, proof, bound, delay_ms, kind, bytes)
   redis.call('HDEL', k_effect, 'doubt', 'reason', 'rerun', 'lane_reason', 'waiting_for', 'needs_review', 'alive', 'decision',
     'absent_at', 'absent_of', 'probe_until', 'late', 'late_digest', 'late_ref', 'parts')
@@ -12,6 +12,7 @@ local function undone(e, to, proof, bound, delay_ms, kind, bytes)
   redis.call('HSET', k_effect, 'state', to, 'since', int(now), 'proof', proof)
   if to == 'failed' then
     redis.call('HSET', k_effect, 'bound', bound)
+    give_back()
     redis.call('SREM', k_open, effect_id)
   else
     enter_lane(now + tonumber(delay_ms), e.lane)
