@@ -23,6 +23,7 @@ from effectsvc.core.outcome import (
 from effectsvc.errors import (
     ContractError,
     EffectsvcError,
+    IdentityError,
     ProposalUnanswered,
     RunConflict,
     SettingsError,
@@ -32,14 +33,19 @@ from effectsvc.errors import (
 from effectsvc.settings import Settings
 from effectsvc.tools.context import EffectContext, SyncEffectContext
 from effectsvc.tools.contract import ErrorRule
+from effectsvc.tools.credentials import ActingIdentity, Credential, CredentialResolver, CredentialsUnavailable
 from effectsvc.tools.registry import ToolRegistry
 from effectsvc.version import __version__
 
 __all__ = [
     "Absent",
+    "ActingIdentity",
     "AsyncEffectClient",
     "Caller",
     "ContractError",
+    "Credential",
+    "CredentialResolver",
+    "CredentialsUnavailable",
     "EffectClient",
     "EffectContext",
     "EffectHandle",
@@ -47,6 +53,7 @@ __all__ = [
     "EffectsvcError",
     "ErrorRule",
     "Found",
+    "IdentityError",
     "NotAttempted",
     "NotFound",
     "OutcomeUnknown",

@@ -6,6 +6,7 @@
     ├── SettingsError            settings that contradict each other
     ├── CanonicalError           a value that has no canonical form (also a ValueError): names its path
     ├── RunConflict              a run is joined with another tenant, parent or a later deadline
+    ├── IdentityError            a caller's or operator's token does not hold; never quotes it
     ├── EmbeddedError            the embedded server cannot be started; says why and what to do
     └── StoreError
         ├── StoreUnavailable     the store did not take the command (accepted="no")
@@ -76,6 +77,13 @@ class RunConflict(EffectsvcError):
 
     code = "run_conflict"
     default_next_step = "Use a run id of its own for each conversation or workflow."
+
+
+class IdentityError(EffectsvcError):
+    """A token that is to say who calls or acts does not hold. The message never quotes it; `code` says why."""
+
+    code = "token_refused"
+    default_next_step = "Get a fresh token for this audience from an issuer of EFFECTSVC_ISSUERS."
 
 
 class EmbeddedError(EffectsvcError):

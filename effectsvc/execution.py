@@ -28,6 +28,7 @@ from effectsvc.store import replies as r
 from effectsvc.store.commands import Address
 from effectsvc.store.connection import LostReply
 from effectsvc.tools.arguments import ArgumentsRefused
+from effectsvc.tools.credentials import checked_reference
 from effectsvc.tools.error_rule import dotted_name
 from effectsvc.tools.intent import meaning_of
 from effectsvc.tools.results import StoredResult, store_result
@@ -164,6 +165,7 @@ async def _judge(x: Executor, effect: Effect, at: Address) -> Judgement:
         by=x.executor_id,
         software=x.software,
         log_key=await x.log_key(effect.tenant),
+        identity=checked_reference(x.registry.credentials, x.identity(effect, tool.contract)),
     )
     parts = await x.store.send(x.commands.parts(effect.effect_id)) if "parts" in effect.fields else {}
     completed = tuple(sorted(name for name, (phase, *_) in parts.items() if phase == "done"))

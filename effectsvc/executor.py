@@ -39,6 +39,7 @@ from effectsvc.store.replies import EpochMismatch
 from effectsvc.store.safety import check_server
 from effectsvc.tools.context import EffectContext, PartPhase, make_context
 from effectsvc.tools.contract import ContractFacts
+from effectsvc.tools.credentials import ActingIdentity, identity_of, resolver_of
 from effectsvc.tools.registry import ToolRegistry
 from effectsvc.tools.results import StoredResult
 from effectsvc.tools.verdicts import Happened, verdict_of
@@ -296,7 +297,18 @@ class Executor:
 
     def context(self, attempt: Attempt) -> EffectContext:
         ready = attempt.ready
-        return make_context(self, attempt, rendered=ready.rendered, completed_parts=ready.completed_parts)
+        return make_context(
+            self,
+            attempt,
+            rendered=ready.rendered,
+            completed_parts=ready.completed_parts,
+            credentials=resolver_of(self.registry.credentials, self.identity(ready.effect, ready.tool.contract)),
+        )
+
+    def identity(self, effect: Effect, contract: ContractFacts) -> ActingIdentity:
+        """For whom the provider sees this effect done."""
+        payload = effect.payload
+        return identity_of(contract, tenant_id=effect.tenant, caller=payload.caller, subject=payload.subject)
 
     async def record_part(self, attempt: Attempt, name: str, phase: PartPhase, ref: str) -> None:
         """Durable when it returns. Raises OutcomeUnknown when this attempt may no longer write."""

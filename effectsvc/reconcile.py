@@ -22,6 +22,7 @@ from effectsvc.store.commands import Address
 from effectsvc.store.evidence_commands import Finding
 from effectsvc.tools.arguments import ArgumentsRefused
 from effectsvc.tools.context import EffectContext, SyncEffectContext, boot_now_s
+from effectsvc.tools.credentials import identity_of_lookup, resolver_of
 from effectsvc.tools.error_rule import dotted_name
 from effectsvc.tools.results import store_result
 from effectsvc.tools.signature import is_async
@@ -187,6 +188,10 @@ def _context(x: Executor, effect: Effect, tool: Tool[Any, Any], isolation: Liter
         "deadline": boot_now_s() + tool.contract.timeout_s,
         "alive": lambda: True,
         "arguments": effect.payload.arguments,
+        "credentials": resolver_of(
+            x.registry.credentials,
+            identity_of_lookup(tool.contract, tenant_id=effect.tenant, caller=effect.payload.caller),
+        ),
         "http": x.isolation.connections,
     }
     if isolation == "thread":

@@ -26,6 +26,10 @@ class Settings(BaseSettings):
     """Where the workers' registry is: `package.module:tools`."""
     policy: Path | None = None
     """The operator's policy file (TOML)."""
+    issuers: Path | None = None
+    """The file of the issuers whose tokens say who calls or acts (effectsvc/tokens.py); none: nobody is verified."""
+    require_verified_actor: bool = False
+    """Operators approve, resolve and thaw only with EFFECTSVC_ACTOR_TOKEN."""
     lanes: str = "default"
     """The lanes that a worker serves, comma-separated."""
     concurrency: int = Field(500, ge=1, le=10_000)

@@ -13,6 +13,7 @@ from effectsvc.cli.output import (
     Exit,
     Reason,
     Yes,
+    check_actor_may_decide,
     check_text,
     confirm,
     emit,
@@ -245,6 +246,7 @@ def resolve(
     verdict = Verdict.HAPPENED if happened else Verdict.DID_NOT_HAPPEN if did_not_happen else Verdict.RUN_AGAIN
     said = Said(verdict, reason, evidence, attempt_over, provider_ref)
     with Operator() as operator:
+        check_actor_may_decide(required=operator.settings.require_verified_actor)
         loaded = operator.find(effect_id)
         if (refused := foresee(loaded, said)) is not None:
             _end(loaded, refused, as_json=as_json)

@@ -11,7 +11,19 @@ from typing import Annotated
 
 import typer
 
-from effectsvc.cli.output import AsJson, DryRun, Exit, Reason, Yes, confirm, emit, fail, print_table, say
+from effectsvc.cli.output import (
+    AsJson,
+    DryRun,
+    Exit,
+    Reason,
+    Yes,
+    check_actor_may_decide,
+    confirm,
+    emit,
+    fail,
+    print_table,
+    say,
+)
 
 
 class Scope(StrEnum):
@@ -83,6 +95,7 @@ def thaw(
     from effectsvc.store import replies as r
 
     with Operator() as operator:
+        check_actor_may_decide(required=operator.settings.require_verified_actor)
         known = operator.send(operator.commands.hash_fields(operator.keys.freezes)).get(freeze_id)
         if known is None:
             fail("there is no such freeze; `effectsvc freezes` lists them.", Exit.NOT_FOUND)

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final, Literal, NamedTuple, NoReturn
 
 import typer
 
@@ -116,8 +116,25 @@ Reason = Annotated[str, typer.Option("--reason", callback=check_text, help="Why;
 # ---- who acts --------------------------------------------------------------------------------------------------------
 
 
+class Actor(NamedTuple):
+    """Who acts. `roles` are those of a verified token; an asserted actor has none."""
+
+    name: str
+    standing: Literal["asserted", "verified"]
+    roles: frozenset[str] = frozenset()
+
+
 def actor() -> dict[str, str]:
-    """Who acts, for the log: EFFECTSVC_ACTOR, else the OS user. Both are asserted, not verified."""
+    """Who acts, for the log."""
+    who = acting()
+    return {"actor": who.name, "actor_standing": who.standing}
+
+
+def acting() -> Actor:
+    """Who acts: the verified subject of EFFECTSVC_ACTOR_TOKEN, else EFFECTSVC_ACTOR, else the OS user, as asserted."""
+    token = os.environ.get("EFFECTSVC_ACTOR_TOKEN", "").strip()
+    if token:
+        return _verified_actor(token)
     name = os.environ.get("EFFECTSVC_ACTOR", "").strip()
     if not name:
         try:
@@ -126,7 +143,35 @@ def actor() -> dict[str, str]:
             name = f"uid-{os.getuid()}"
     if not name.isprintable() or len(name.encode()) > MAX_ACTOR_BYTES:
         fail(f"EFFECTSVC_ACTOR is not a name of at most {MAX_ACTOR_BYTES} printable bytes.", Exit.USAGE)
-    return {"actor": name, "actor_standing": "asserted"}
+    return Actor(name, "asserted")
+
+
+def _verified_actor(token: str) -> Actor:
+    from effectsvc.errors import SettingsError
+    from effectsvc.settings import load_settings
+    from effectsvc.tokens import TokenVerifier
+
+    settings = load_settings()
+    if settings.issuers is None:
+        raise SettingsError(
+            "EFFECTSVC_ACTOR_TOKEN is set, and EFFECTSVC_ISSUERS is not: nobody can verify it.",
+            next_step="Set EFFECTSVC_ISSUERS to the file of issuers, or unset the token.",
+        )
+    verified = TokenVerifier(settings.issuers).verify(token)
+    name = verified.subject
+    if not name.isprintable() or not 0 < len(name.encode()) <= MAX_ACTOR_BYTES:
+        fail(f"the token's subject is not a name of at most {MAX_ACTOR_BYTES} printable bytes.", Exit.USAGE)
+    return Actor(name, "verified", verified.roles)
+
+
+def check_actor_may_decide(*, required: bool) -> None:
+    """Ends the command with 4 where deciding needs a verified actor and this one is only asserted."""
+    if required and acting().standing != "verified":
+        fail(
+            "this cell asks for a verified actor (EFFECTSVC_REQUIRE_VERIFIED_ACTOR): set EFFECTSVC_ACTOR_TOKEN to a "
+            "token of an issuer in EFFECTSVC_ISSUERS.",
+            Exit.REFUSED,
+        )
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -15,6 +15,7 @@ import asyncio
 import secrets
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from effectsvc.client.catalogue import Catalogue
@@ -22,7 +23,7 @@ from effectsvc.client.handle import EffectHandle
 from effectsvc.client.run import Run
 from effectsvc.core.effect import Caller
 from effectsvc.core.identity import check_name, run_digest
-from effectsvc.errors import RunConflict
+from effectsvc.errors import ContractError, IdentityError, RunConflict, SettingsError
 from effectsvc.executor_files import state_dir
 from effectsvc.isolation import Isolation
 from effectsvc.settings import Settings, load_settings
@@ -31,6 +32,7 @@ from effectsvc.store.async_store import AsyncStore, Listener
 from effectsvc.store.commands import Commands
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.safety import check_server
+from effectsvc.tokens import TokenVerifier
 from effectsvc.tools.registry import ToolRegistry
 
 MAX_TOLD: Final = 100_000
@@ -68,6 +70,7 @@ class AsyncEffectClient:
         self._told: set[str] = set()
         self._followers: dict[str, list[asyncio.Queue[str]]] = defaultdict(list)
         self._isolation: Isolation | None = None
+        self._verifier: TokenVerifier | None = None
         self._listener = listener(self._heard) if listener else Listener(self.settings.redis_url, self._heard)
 
     @classmethod
@@ -176,7 +179,8 @@ class AsyncEffectClient:
         *,
         tenant_id: str,
         run_id: str,
-        caller: Caller,
+        caller: Caller | None = None,
+        caller_token: str | None = None,
         state: str = "",
         deadline_ms: int | None = None,
         parent_run_id: str | None = None,
@@ -185,7 +189,12 @@ class AsyncEffectClient:
 
         Raises RunConflict when the run id belongs to another tenant, parent or a nearer deadline; ContractError for a
         name that cannot be one.
+
+        The caller is what the host says (`caller`, recorded as asserted), or what a signed token says (`caller_token`:
+        a JWT of an issuer in EFFECTSVC_ISSUERS, recorded as verified). Raises IdentityError for a token that does not
+        hold or is another tenant's. The token itself is kept nowhere.
         """
+        caller = self._who(caller, caller_token, tenant_id)
         check_name("tenant", tenant_id)
         check_name("run", run_id)
         check_name("agent", caller.agent_id)
@@ -213,6 +222,27 @@ class AsyncEffectClient:
                 raise RunConflict("The run is closed.", run_id=run_id)
             case r.WrongCell(cell):
                 raise RunConflict(f"The tenant lives in the cell {cell!r}.", next_step=f"Set EFFECTSVC_CELL={cell}.")
+
+    def _who(self, caller: Caller | None, token: str | None, tenant_id: str) -> Caller:
+        if (caller is None) == (token is None):
+            raise ContractError("A run is opened for a caller: give either caller or caller_token.")
+        if token is None:
+            assert caller is not None
+            # Only a token verifies: what a host says of itself is asserted, whatever it says.
+            return replace(caller, standing="asserted")
+        if self._verifier is None:
+            if self.settings.issuers is None:
+                raise SettingsError(
+                    "A caller's token was given, and EFFECTSVC_ISSUERS is not set: nobody can verify it.",
+                    next_step="Set EFFECTSVC_ISSUERS to the file of issuers.",
+                )
+            self._verifier = TokenVerifier(self.settings.issuers)
+        verified = self._verifier.verify(token)
+        if verified.tenant_id not in (None, tenant_id):
+            raise IdentityError("The token is for another tenant.", code="tenant_mismatch")
+        if verified.caller is None:
+            raise IdentityError("The token names no agent.", next_step="See the claims in EFFECTSVC_ISSUERS.")
+        return verified.caller
 
     def effect(self, effect_id: str, *, tenant_id: str) -> EffectHandle:
         """A handle of any effect of this tenant, from any process. Reading a status is never a call."""

@@ -33,6 +33,7 @@ from effectsvc.store.cell_commands import ReadCall
 from effectsvc.tools.arguments import ArgumentsRefused, RawArguments, SentArguments
 from effectsvc.tools.context import EffectContext, SyncEffectContext, boot_now_s
 from effectsvc.tools.contract import PublishedContract
+from effectsvc.tools.credentials import identity_of, resolver_of
 from effectsvc.tools.intent import acting_subject
 from effectsvc.tools.results import StoredResult, store_result
 from effectsvc.tools.tool import Tool
@@ -165,6 +166,15 @@ def _context(run: Run, tool: Tool[Any, Any], sent: SentArguments, reader: str, i
         "deadline": boot_now_s() + contract.timeout_s,
         "alive": lambda: True,
         "arguments": sent.canonical,
+        "credentials": resolver_of(
+            run.client.tools.credentials if run.client.tools is not None else None,
+            identity_of(
+                contract,
+                tenant_id=run.tenant_id,
+                caller=run.caller,
+                subject=acting_subject(contract, run.caller, run.tenant_id),
+            ),
+        ),
         "http": isolation.connections,
     }
     if contract.isolation == "thread":

@@ -92,6 +92,8 @@ class Facts:
     """The process that writes: its executor or client id."""
     software: str
     log_key: bytes | None
+    identity: str = NOT_EVALUATED
+    """The opaque reference of the identity that the provider sees."""
 
     def call(self) -> dict[str, object]:
         """The seed's fields of a call, without a verdict (the script's word stands beside the bytes)."""
@@ -104,6 +106,7 @@ class Facts:
             "tool_version": self.tool_version,
             "reversibility": self.reversibility,
             "acting_as": self.acting_as,
+            "acting_identity": self.identity,
             "tenant": self.tenant,
             "run": self.run,
             "agent": self.caller.agent_id,

@@ -395,6 +395,7 @@ def make_context(
     *,
     completed_parts: Iterable[str] = (),
     rendered: Any = None,
+    credentials: Resolve | None = None,
 ) -> EffectContext:
     """The context of a begun attempt: its deadline counts from now. A tool in a thread gets the blocking one."""
     effect, contract = attempt.ready.effect, attempt.ready.tool.contract
@@ -417,6 +418,7 @@ def make_context(
         "arguments": payload.arguments,
         "record_part": lambda name, phase, ref: host.record_part(attempt, name, phase, ref),
         "report": lambda text: host.report(attempt, text),
+        "credentials": credentials,
         "http": host.isolation.connections,
     }
     if contract.isolation == "thread":

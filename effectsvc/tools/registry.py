@@ -25,6 +25,7 @@ from pydantic import BaseModel
 from effectsvc.core.outcome import NotFound, Partial
 from effectsvc.errors import ContractError
 from effectsvc.tools.contract import ErrorRule, Intent, RateLimit, ToolContract
+from effectsvc.tools.credentials import CredentialResolver
 from effectsvc.tools.signature import default_isolation, read_signature
 from effectsvc.tools.strictness import Approval, DataClassification, RetryClass, Reversibility
 from effectsvc.tools.tool import AsyncTool, SyncTool, Tool
@@ -132,8 +133,10 @@ class ToolDecorator:
 class ToolRegistry:
     """Tool name -> tool, in the order of declaration. One version of a tool per registry."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, credentials: CredentialResolver | None = None) -> None:
+        """`credentials` is where `ctx.credentials` gets what a tool acts with."""
         self._tools: dict[str, Tool[Any, Any]] = {}
+        self.credentials = credentials
 
     def effect(self, **fields: Unpack[DeclaredFields]) -> ToolDecorator:
         """Declare a tool that acts on a provider. The keywords are the contract's fields."""
