@@ -188,13 +188,3 @@ def test_parse_of_a_result_without_data_says_its_status() -> None:
 )
 def test_status_by_state(state: State, flags: dict[str, bool], status: str) -> None:
     assert status_for_state(state, **flags) == status
-
-
-def test_a_result_is_made_within_the_time_that_the_hot_path_has() -> None:
-    # 10,000 effects a second leave 100 µs for each; a result may take a fifth of that on a busy machine.
-    import timeit
-
-    effect = record()
-    runs = 2000
-    best = min(timeit.repeat(lambda: ToolResult(status="ok", data={"a": 1}, effect=effect), number=runs, repeat=5))
-    assert best / runs < 20e-6
