@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from effectsvc.cli import bench, cells, chaos, demo, effects, freezes, runs
+from effectsvc.cli import approvals, bench, cells, chaos, demo, effects, freezes, runs
 from effectsvc.errors import EffectsvcError, StoreUnavailable
 from effectsvc.version import __version__
 
@@ -20,6 +20,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(approvals.approvals_app, name="approvals")
 app.add_typer(cells.cell_app, name="cell")
 app.add_typer(effects.effects_app, name="effects")
 app.add_typer(runs.runs_app, name="runs")

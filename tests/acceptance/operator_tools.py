@@ -86,3 +86,24 @@ async def post_blindly(args: Letter, ctx: EffectContext) -> Posted:
     if ctx.attempt == 1:
         raise TimeoutError("the provider did not answer")
     return Posted(provider_ref=ref, pages=1)
+
+
+@tools.effect(
+    version=1,
+    purpose="Posts a letter whose text is rendered.",
+    use_when="A test wants a person to see what is sent.",
+    do_not_use_when="Anything else.",
+    result_means="The file has one more line.",
+    reversibility="irreversible",
+    retry_class="reconcile",
+    intent=("to",),
+    lane="nobody",
+)
+async def post_rendered(args: Letter, ctx: EffectContext) -> Posted:
+    """Its lane is served by no worker."""
+    return Posted(provider_ref=write_line(os.environ[LEDGER_NAME], ctx.idempotency_key), pages=len(ctx.rendered))
+
+
+@post_rendered.render
+def rendering(args: Letter) -> dict[str, str]:
+    return {"letter": f"Dear {args.to}, {args.text}"}

@@ -1,0 +1,91 @@
+"""A person's correction of a held effect: its new arguments, checked and digested as a proposal's are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from effectsvc.cli.consent import tool_of
+from effectsvc.cli.operator import Loaded, Operator
+from effectsvc.cli.output import Exit, acting, fail
+from effectsvc.core.canonical import digest, short
+from effectsvc.core.effect import Payload
+from effectsvc.errors import CanonicalError
+from effectsvc.store import replies as r
+from effectsvc.store.waiting_commands import EditReply
+from effectsvc.tools.arguments import ArgumentsRefused
+from effectsvc.tools.intent import Meaning, meaning_of
+from effectsvc.tools.rendering import render_digest
+
+LOOK_TRIES: Final = 3
+"""A claim can change hands between two sends; three changes in a row are a bug, not a race."""
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """The effect with other arguments."""
+
+    payload: Payload
+    meaning: Meaning
+    render: str
+
+
+def corrected(operator: Operator, loaded: Loaded, text: str) -> Correction:
+    """Reads and checks the arguments. Ends the command for ones that the tool does not take; they are not shown."""
+    raw = Path(text[1:]).read_bytes() if text.startswith("@") else text.encode()
+    tool = tool_of(operator, loaded.fields["tool"])
+    sent = tool.contract.as_published().read_sent(raw)
+    if isinstance(sent, ArgumentsRefused):
+        fail(f"the arguments do not fit {tool.name!r}: {sent.message}", Exit.USAGE)
+    args = tool.validate_sent(sent.canonical)
+    if isinstance(args, ArgumentsRefused):
+        fail(f"the arguments do not fit {tool.name!r}: {args.message}", Exit.USAGE)
+    payload = loaded.payload
+    if payload is None:
+        fail("the effect was never proposed.", Exit.REFUSED)
+    try:
+        meaning = meaning_of(
+            tool.contract,
+            tenant=loaded.fields["tenant"],
+            run_id=payload.run_id,
+            tool_call_id=payload.tool_call_id,
+            subject=payload.subject,
+            values=sent.values,
+            canonical=sent.canonical,
+        )
+    except CanonicalError as error:
+        fail(f"the arguments do not fit {tool.name!r}: {error.message}", Exit.USAGE)
+    rendered = "" if tool.render_function is None else render_digest(tool.render_function(args))
+    changed = replace(payload, arguments=sent.canonical, intent_key=meaning.intent, stripped=sent.ghosts)
+    return Correction(changed, meaning, rendered)
+
+
+def send_correction(operator: Operator, loaded: Loaded, wanted: Correction, reason: str) -> EditReply:
+    """Sends it until the effect that its new claim meets is declared."""
+    entry = operator.note(
+        "approval",
+        effect=loaded.effect_id,
+        verdict="edited",
+        args_digest=digest(wanted.meaning.args.encode()),
+        reason=reason,
+    )
+    reply: EditReply | None = None
+    for _ in range(LOOK_TRIES):
+        reply = operator.send(
+            operator.commands.edit(
+                loaded.at,
+                was=loaded.fields["args"],
+                args=wanted.meaning.args,
+                intent=short(wanted.meaning.intent)[:22],
+                render=wanted.render,
+                editor=acting().name,
+                payload=wanted.payload.to_bytes(),
+                entry=entry,
+                look=reply.effect_id if isinstance(reply, r.Look) else "",
+            )
+        )
+        if not isinstance(reply, r.Look):
+            break
+    assert reply is not None
+    return reply

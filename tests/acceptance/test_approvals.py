@@ -1,0 +1,168 @@
+"""What waits for a person, and what people say about it: the operator's verbs against a running stack."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from effectsvc.core.decision import note_entry
+from effectsvc.stack import Stack
+from effectsvc.store import replies as r
+from effectsvc.store.sync_store import SyncStore
+from effectsvc.tools.rendering import render_digest
+from tests.acceptance import operator_tools
+from tests.acceptance.deployment import PROJECT
+from tests.acceptance.test_operator import LONG_MS, SECRET, Desk
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    directory = tmp_path_factory.mktemp("approvals")
+    environment = {"PYTHONPATH": str(PROJECT), operator_tools.LEDGER_NAME: str(directory / "ledger")}
+    with (
+        Stack(directory, tools=operator_tools.PLACE, workers=1, environment=environment, port=0) as stack,
+        SyncStore(stack.environment["EFFECTSVC_REDIS_URL"]) as store,
+    ):
+        stack.wait_until_served(["post", "post_rendered"])
+        yield Desk(stack, store)
+
+
+def held(desk: Desk, to: str, *, tool: str = "post", ttl_ms: int = LONG_MS, render: str = "") -> str:
+    """An effect that a worker's gate holds. Its lane is served by nobody."""
+    effect_id = desk.propose(to, tool=tool)
+    hold = desk.commands.hold(
+        desk.address(effect_id),
+        attempt=0,
+        rule="approval_required",
+        layer="8:approval",
+        render=render,
+        ttl_ms=ttl_ms,
+        entry=note_entry("approval", by="worker", at_ms=1, facts={"effect": effect_id}),
+    )
+    assert isinstance(desk.store.send(hold), r.Escalated)
+    return effect_id
+
+
+def digest_of(desk: Desk, effect_id: str) -> str:
+    return str(desk.json("approvals", "show", effect_id)["digest"])
+
+
+def approve(desk: Desk, effect_id: str, *, who: str = "pat", exit_code: int = 0, pin: str = "") -> dict[str, Any]:
+    pin = pin or digest_of(desk, effect_id)
+    words = ("approvals", "approve", effect_id, "--digest", pin, "--reason", "it is right", "--yes")
+    return desk.json(*words, exit_code=exit_code, EFFECTSVC_ACTOR=who)
+
+
+def test_what_waits_is_listed_without_arguments_and_shown_with_them(desk: Desk) -> None:
+    effect_id = held(desk, "listed")
+    listing = desk.run("approvals", "list", "--json")
+    assert effect_id in listing.stdout
+    assert SECRET not in listing.stdout
+    record = desk.json("approvals", "show", effect_id)
+    assert record["effect"] == {"to": "listed", "text": SECRET}
+    assert (record["why_held"], record["approvals_needed"], record["shows"]) == ("approval_required", 1, "arguments")
+    shown = desk.run("approvals", "show", effect_id)
+    assert SECRET in shown.stdout
+    assert f"--digest {record['digest']}" in shown.stderr
+
+
+def test_an_approved_effect_goes_back_to_its_lane_and_the_log_names_who_and_what(desk: Desk) -> None:
+    effect_id = held(desk, "approved")
+    assert approve(desk, effect_id)["answer"] == "approved"
+    assert desk.fields(effect_id)["state"] == "proposed"
+    assert approve(desk, effect_id, pin="anything")["answer"] == "already_proposed"
+    said = desk.last_entry("approval")
+    assert (said["verdict"], said["actor"], said["reason"]) == ("approved", "pat", "it is right")
+    assert len(said["args_digest"]) == 64
+
+
+def test_an_approval_names_exactly_what_was_shown(desk: Desk) -> None:
+    effect_id = held(desk, "pinned")
+    pin = digest_of(desk, effect_id)
+    words = ("--args", '{"to": "elsewhere", "text": "other"}', "--reason", "wrong address", "--yes")
+    assert desk.json("approvals", "edit", effect_id, *words)["answer"] == "edited"
+    refused = desk.run("approvals", "approve", effect_id, "--digest", pin, "--reason", "ok", "--yes")
+    assert refused.exit_code == 4
+    assert desk.fields(effect_id)["state"] == "held"
+    unseen = desk.run("approvals", "approve", effect_id, "--reason", "ok", "--yes")
+    assert unseen.exit_code == 2
+
+
+def test_who_asked_does_not_approve(desk: Desk) -> None:
+    effect_id = held(desk, "own")
+    pin = digest_of(desk, effect_id)
+    words = ("approvals", "approve", effect_id, "--digest", pin, "--reason", "ok", "--yes")
+    refused = desk.run(*words, EFFECTSVC_ACTOR="atlas")
+    assert refused.exit_code == 4
+    assert desk.fields(effect_id)["state"] == "held"
+
+
+def test_a_rejected_effect_is_refused_for_good(desk: Desk) -> None:
+    effect_id = held(desk, "rejected")
+    words = ("approvals", "reject", effect_id, "--reason", "never", "--yes")
+    assert desk.json(*words, "--dry-run")["answer"] == "would_reject"
+    assert desk.json(*words)["answer"] == "rejected"
+    assert desk.json(*words)["answer"] == "already_refused"
+    assert desk.fields(effect_id)["rule"] == "approval_rejected"
+
+
+def test_an_edit_moves_the_intent_and_never_onto_another_effects(desk: Desk) -> None:
+    other, effect_id = held(desk, "taken"), held(desk, "edited")
+    edit = ("approvals", "edit", effect_id, "--reason", "typo", "--yes", "--args")
+    refused = desk.run(*edit, '{"to": "taken"}')
+    assert refused.exit_code == 4
+    assert other in refused.stderr
+    assert desk.run(*edit, '{"to": 5}').exit_code == 2
+    assert desk.json(*edit, '{"to": "edited well"}')["answer"] == "edited"
+    payload = desk.payload(effect_id)
+    assert json.loads(payload.arguments) == {"to": "edited well"}
+    assert payload.caller.agent_id == "atlas"
+    assert desk.json("approvals", "show", effect_id)["edited_by"] == "pat"
+
+
+def test_of_fifty_approvals_at_once_one_moves_the_effect(desk: Desk) -> None:
+    effect_id = held(desk, "fifty")
+    args = desk.fields(effect_id)["args"]
+
+    def one(number: int) -> str:
+        command = desk.commands.approve(
+            desk.address(effect_id),
+            args=args,
+            render="",
+            policy="no_policy",
+            approver=f"person-{number}",
+            requester="",
+            needed=1,
+            entry=note_entry("approval", by=f"p{number}", at_ms=1, facts={"effect": effect_id}),
+        )
+        with SyncStore(desk.stack.environment["EFFECTSVC_REDIS_URL"]) as store:
+            return store.send(command).word
+
+    with ThreadPoolExecutor(16) as pool:
+        words = list(pool.map(one, range(50)))
+    assert sorted(set(words)) == ["approved", "taken"]
+    assert words.count("approved") == 1
+
+
+def test_a_tool_that_renders_is_approved_only_where_the_rendering_can_be_shown(desk: Desk) -> None:
+    rendered = {"letter": f"Dear rendered, {SECRET}"}
+    effect_id = held(desk, "rendered", tool="post_rendered", render=render_digest(rendered))
+    record = desk.json("approvals", "show", effect_id)
+    assert (record["shows"], record["effect"]) == ("rendering", rendered)
+    blind = desk.run("approvals", "show", effect_id, EFFECTSVC_TOOLS="")
+    assert blind.exit_code == 1
+    assert "EFFECTSVC_TOOLS" in blind.stderr
+
+
+def test_no_terminal_and_no_yes_changes_nothing(desk: Desk) -> None:
+    effect_id = held(desk, "no yes")
+    words = ("approvals", "approve", effect_id, "--digest", digest_of(desk, effect_id), "--reason", "ok")
+    assert desk.run(*words).exit_code == 2
+    assert desk.fields(effect_id)["state"] == "held"
+    assert desk.run("approvals", "show", "fx_none").exit_code == 6
+    assert Path(desk.stack.environment[operator_tools.LEDGER_NAME]).exists() is False
