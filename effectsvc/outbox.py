@@ -16,6 +16,7 @@ from effectsvc.store.sync_store import SyncStore
 ASKED_MS: Final = 5_000
 """A request for a session that no worker has answered dies after so long, and is made again."""
 LANES_FRESH_S: Final = 1.0
+_TIME: Final[Read[int]] = Read(("TIME",), lambda raw: int(raw[0]) * 1000 + int(raw[1]) // 1000)
 
 
 class Outbox:
@@ -44,6 +45,12 @@ class Outbox:
         job = f"session-{secrets.token_hex(8)}"
         reply = self._store.send(self.commands.ask_lane(lane, wanted=wanted, job=job, asked_ms=ASKED_MS))
         return job if isinstance(reply, r.Asked) else None
+
+    def held(self) -> tuple[int, float]:
+        """How many effects wait for a person, and in how many seconds the first of them expires."""
+        held, now_ms = self._store.send(Read(("ZCARD", self.keys.held), int)), self._store.send(_TIME)
+        first = self._store.send(Read(("ZRANGE", self.keys.held, 0, 0, "WITHSCORES"), text_tuple))
+        return held, (float(first[1]) - now_ms) / 1000 if first else 0.0
 
     def bell(self) -> Bell:
         """Hears when a lane that was empty has something."""

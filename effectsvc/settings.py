@@ -30,6 +30,10 @@ class Settings(BaseSettings):
     """The file of the issuers whose tokens say who calls or acts (effectsvc/tokens.py); none: nobody is verified."""
     require_verified_actor: bool = False
     """Operators approve, resolve and thaw only with EFFECTSVC_ACTOR_TOKEN."""
+    webhook_url: str | None = None
+    """Where relays tell what waits for a person, what became final and what needs a look; none: nowhere."""
+    webhook_key_file: Path | None = None
+    """The key that signs those events: 24 random bytes or more in base64 (Standard Webhooks)."""
     lanes: str = "default"
     """The lanes that a worker serves, comma-separated."""
     concurrency: int = Field(500, ge=1, le=10_000)

@@ -22,6 +22,7 @@ from effectsvc.outbox import Outbox
 from effectsvc.settings import Settings
 from effectsvc.store.reply import EpochMismatch
 from effectsvc.sweep import Sweep
+from effectsvc.webhook import Webhook
 
 logger = logging.getLogger("effectsvc.relay")
 
@@ -32,6 +33,8 @@ COUNT_FRESH_S = 1.0
 TICK_S = 0.2
 """A pass at least so often; a bell brings it forward."""
 SWEEP_S = 1.0
+REMIND_S = 60.0
+"""People are reminded so often of what waits for them."""
 FAILED_JOB_S = 86_400
 """A failed session job is kept for a day, for people to look at; nothing depends on it."""
 
@@ -48,6 +51,8 @@ class Relay:
         self._counts: dict[str, tuple[float, int]] = {}
         self._swept_at = float("-inf")
         self._stop = threading.Event()
+        self._webhook = Webhook(settings) if settings.webhook_url else None
+        self._reminded_at = float("-inf")
 
     def _queue(self, lane: str) -> Queue:
         if lane not in self._queues:
@@ -90,6 +95,8 @@ class Relay:
         """Until SIGTERM or SIGINT. Returns 0."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._told_to_stop)
+        if self._webhook is not None:
+            self._webhook.start()
         with self.outbox.bell() as bell:
             while not self._stop.is_set():
                 try:
@@ -108,13 +115,27 @@ class Relay:
             if time.monotonic() - self._swept_at > SWEEP_S:
                 self._swept_at = time.monotonic()
                 self.sweep.sweep_once()
+                self._remind()
         except EpochMismatch as error:
             self.sweep.accept_restart(error)  # the server may be away again by now
+
+    def _remind(self) -> None:
+        """One line a minute while something waits for a person."""
+        if time.monotonic() - self._reminded_at < REMIND_S:
+            return
+        self._reminded_at = time.monotonic()
+        count, left_s = self.outbox.held()
+        if count:
+            logger.warning(
+                "%d effects wait for a person; the first expires in %.0f s (effectsvc approvals list)", count, left_s
+            )
 
     def _told_to_stop(self, _: int, __: FrameType | None) -> None:
         self._stop.set()
 
     def close(self) -> None:
+        if self._webhook is not None:
+            self._webhook.close()
         self.outbox.close()
         self.sweep.close()
         self._connection.close()

@@ -37,6 +37,8 @@ class CellKeys:
         self.halted = p + "halted"
         self.retired = p + "retired"
         self.spent = p + "spent"
+        self.told = p + "told"
+        self.teller = p + "teller"
         self.no_target = p + "target:none"
         self.no_call = p + "call:none"
         self.bell_channel = p + "bell"

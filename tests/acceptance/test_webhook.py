@@ -1,0 +1,168 @@
+"""The signed webhook: a real receiver, the cell's real log."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import threading
+import urllib.error
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from effectsvc.core.decision import note_entry
+from effectsvc.errors import SettingsError
+from effectsvc.settings import Settings, load_settings
+from effectsvc.store.commands import Commands
+from effectsvc.store.keys import CellKeys
+from effectsvc.store.sync_store import SyncStore
+from effectsvc.webhook import Webhook
+from tests.acceptance.deployment import until
+from tests.contract.stage import LONG_MS, Stage
+
+KEY = bytes(range(32))
+
+
+@dataclass
+class Receiver:
+    """What came in: headers and body of each request; `answers` are the statuses of the next ones."""
+
+    url: str = ""
+    got: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+    answers: list[int] = field(default_factory=list)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(body) for _, body in self.got]
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    receiver = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            receiver.got.append(({name.lower(): value for name, value in self.headers.items()}, body))
+            status = receiver.answers.pop(0) if receiver.answers else 204
+            self.send_response(status)
+            if status == 302:
+                self.send_header("location", receiver.url)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        receiver.url = f"http://127.0.0.1:{server.server_port}/hook"
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield receiver
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def settings(redis_url: str, cell_name: str, receiver: Receiver, tmp_path: Path) -> Settings:
+    (tmp_path / "key").write_text("whsec_" + base64.b64encode(KEY).decode())
+    return load_settings(
+        redis_url=redis_url, cell=cell_name, webhook_url=receiver.url, webhook_key_file=tmp_path / "key"
+    )
+
+
+@pytest.fixture
+def stage(redis_url: str, cell_name: str) -> Iterator[Stage]:
+    with SyncStore(redis_url) as store:
+        yield Stage(store, Commands(CellKeys(cell_name)))
+
+
+@pytest.fixture
+def webhook(settings: Settings, stage: Stage) -> Iterator[Webhook]:
+    webhook = Webhook(settings)
+    yield webhook
+    webhook.close()
+
+
+def propose_held(stage: Stage) -> str:
+    at = stage.address()
+    entry = note_entry("proposal", by="client", at_ms=1, facts={"effect": at.effect_id})
+    held = {"to": "held", "rule": "approval_required", "layer": "8:approval", "ttl_ms": LONG_MS, "entry": entry}
+    return stage.propose(at, **held).effect_id
+
+
+def test_what_waits_for_a_person_is_told_once_signed_and_without_arguments(
+    stage: Stage, webhook: Webhook, receiver: Receiver
+) -> None:
+    effect_id = propose_held(stage)
+    while webhook.tell_once():
+        pass
+    (event,) = receiver.events
+    assert event["type"] == "effect.held"
+    assert event["data"]["effect_id"] == effect_id
+    assert event["data"]["rule"] == "approval_required"
+    headers, body = receiver.got[0]
+    assert b"payload" not in body
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+    mac = base64.b64encode(hmac.new(KEY, signed, hashlib.sha256).digest()).decode()
+    assert headers["webhook-signature"] == f"v1,{mac}"
+
+
+def test_a_receiver_that_was_away_is_told_again_under_the_same_id_and_in_order(
+    stage: Stage, webhook: Webhook, receiver: Receiver
+) -> None:
+    first, second = propose_held(stage), propose_held(stage)
+    receiver.answers = [500]
+    with pytest.raises(urllib.error.HTTPError):
+        while webhook.tell_once():
+            pass
+    while webhook.tell_once():
+        pass
+    assert [event["data"]["effect_id"] for event in receiver.events] == [first, first, second]
+    ids = [headers["webhook-id"] for headers, _ in receiver.got]
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_a_redirect_is_not_followed(stage: Stage, webhook: Webhook, receiver: Receiver) -> None:
+    propose_held(stage)
+    receiver.answers = [302]
+    with pytest.raises(urllib.error.HTTPError):
+        webhook.tell_once()
+    assert len(receiver.got) == 1
+
+
+def test_of_two_relays_one_tells(stage: Stage, webhook: Webhook, settings: Settings, receiver: Receiver) -> None:
+    propose_held(stage)
+    assert webhook.tell_once()
+    other = Webhook(settings)
+    propose_held(stage)
+    assert other.tell_once() == 0
+    other.close()
+    assert webhook.tell_once()
+    assert len(receiver.got) == 2
+
+
+def test_in_a_relays_thread_it_goes_on_by_itself(stage: Stage, webhook: Webhook, receiver: Receiver) -> None:
+    receiver.answers = [503]
+    webhook.start()
+    effect_id = propose_held(stage)
+    until(lambda: len(receiver.got) == 2, "the event is told again")
+    assert receiver.events[-1]["data"]["effect_id"] == effect_id
+
+
+@pytest.mark.parametrize("text", ["", "not base64!", "c2hvcnQ="])
+def test_a_key_that_signs_nothing_worth_is_refused(settings: Settings, tmp_path: Path, text: str) -> None:
+    (tmp_path / "key").write_text(text)
+    with pytest.raises(SettingsError):
+        Webhook(settings)
+
+
+def test_a_url_without_a_key_is_refused(settings: Settings) -> None:
+    with pytest.raises(SettingsError, match="signed"):
+        Webhook(settings.model_copy(update={"webhook_key_file": None}))
