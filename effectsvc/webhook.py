@@ -1,8 +1,8 @@
 """A signed webhook: what waits for a person, what became final, and what needs a look, told to a host that is gone.
 
 The cell's log is the source: a cursor in the store says how far it was told, and moves only after the receiver has
-answered 2xx, so each event is told at least once and in order. A receiver tells repeats by `webhook-id`. Bodies hold ids,
-states and rules: no argument and no result. The signature is that of the Standard Webhooks specification (v1):
+answered 2xx, so each event is told at least once and in order. A receiver tells repeats by `webhook-id`. Bodies hold
+ids, states and rules: no argument and no result. The signature is that of the Standard Webhooks specification (v1):
 HMAC-SHA256 over `id.timestamp.body`, in base64.
 """
 
@@ -37,8 +37,7 @@ BATCH: Final = 200
 TIMEOUT_S: Final = 5.0
 """A receiver takes the event and answers; what it does with it can wait."""
 LEASE_MS: Final = 15_000
-"""One relay tells at a time; another goes on when it has been silent for so long. Longer than a batch of time-outs would
-be pointless: the lease is renewed before each event."""
+"""One relay tells at a time; another goes on when it has been silent for so long. It is renewed before each event."""
 MIN_PAUSE_S: Final = 1.0
 MAX_PAUSE_S: Final = 60.0
 """Between tries of a receiver that is away: doubled from one to the other."""
@@ -56,7 +55,7 @@ def read_key(path: Path) -> bytes:
     if len(key) < MIN_KEY_BYTES:
         raise SettingsError(
             f"The webhook's key has {len(key)} bytes.",
-            next_step=f"Use {MIN_KEY_BYTES} random bytes or more, in base64.",
+            next_step=f"Use {MIN_KEY_BYTES} random bytes in base64.",
         )
     return key
 

@@ -126,9 +126,7 @@ class Relay:
         self._reminded_at = time.monotonic()
         count, left_s = self.outbox.held()
         if count:
-            logger.warning(
-                "%d effects wait for a person; the first expires in %.0f s (effectsvc approvals list)", count, left_s
-            )
+            logger.warning("%d effects wait for a person; the first expires in %.0f s", count, left_s)
 
     def _told_to_stop(self, _: int, __: FrameType | None) -> None:
         self._stop.set()

@@ -97,12 +97,16 @@ def propose_held(stage: Stage) -> str:
     return stage.propose(at, **held).effect_id
 
 
+def tell_all(webhook: Webhook) -> None:
+    while webhook.tell_once():
+        pass
+
+
 def test_what_waits_for_a_person_is_told_once_signed_and_without_arguments(
     stage: Stage, webhook: Webhook, receiver: Receiver
 ) -> None:
     effect_id = propose_held(stage)
-    while webhook.tell_once():
-        pass
+    tell_all(webhook)
     (event,) = receiver.events
     assert event["type"] == "effect.held"
     assert event["data"]["effect_id"] == effect_id
@@ -120,10 +124,8 @@ def test_a_receiver_that_was_away_is_told_again_under_the_same_id_and_in_order(
     first, second = propose_held(stage), propose_held(stage)
     receiver.answers = [500]
     with pytest.raises(urllib.error.HTTPError):
-        while webhook.tell_once():
-            pass
-    while webhook.tell_once():
-        pass
+        tell_all(webhook)
+    tell_all(webhook)
     assert [event["data"]["effect_id"] for event in receiver.events] == [first, first, second]
     ids = [headers["webhook-id"] for headers, _ in receiver.got]
     assert ids[0] == ids[1] != ids[2]
