@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from effectsvc.cli import approvals, bench, cells, chaos, demo, effects, freezes, runs
+from effectsvc.cli import approvals, bench, cells, chaos, demo, doctor, effects, freezes, runs
 from effectsvc.errors import EffectsvcError, StoreUnavailable
 from effectsvc.version import __version__
 
@@ -27,6 +27,7 @@ app.add_typer(runs.runs_app, name="runs")
 app.command()(bench.bench)
 app.command()(chaos.chaos)
 app.command()(demo.demo)
+app.command()(doctor.doctor)
 app.command()(freezes.freeze)
 app.command()(freezes.thaw)
 app.command("freezes")(freezes.freezes)

@@ -39,6 +39,7 @@ class CellKeys:
         self.spent = p + "spent"
         self.told = p + "told"
         self.teller = p + "teller"
+        self.doctor = p + "doctor"
         self.no_target = p + "target:none"
         self.no_call = p + "call:none"
         self.bell_channel = p + "bell"

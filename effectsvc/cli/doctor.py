@@ -1,0 +1,55 @@
+"""`doctor`: what is wrong with this deployment, as seen from here, and what mends it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from effectsvc.cli.output import AsJson, Exit, emit, say
+
+if TYPE_CHECKING:
+    from effectsvc.settings import Settings
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Check server, cell, lanes and this host. Changes nothing. Exits 1 on a finding that endangers a promise.
+
+    Example: EFFECTSVC_REDIS_URL=redis://localhost:6379 effectsvc doctor
+    """
+    from effectsvc.diagnosis import diagnose, promise
+    from effectsvc.doctor import look
+    from effectsvc.settings import load_settings
+
+    settings = load_settings()
+    seen = look(settings, workers=_workers(settings))
+    found = diagnose(seen, settings)
+    for finding in found:
+        record = {
+            "code": finding.code,
+            "level": finding.level,
+            "what": finding.what,
+            "endangers": finding.endangers,
+            "mend": finding.mend,
+        }
+        text = f"{finding.level.upper():8} {finding.code}: {finding.what}\n"
+        text += f"         endangers {finding.endangers}\n         mend: {finding.mend}"
+        emit(record, as_json=as_json, text=text)
+    in_force = promise(seen, settings, found)
+    emit({"promise": in_force}, as_json=as_json, text=in_force)
+    if any(finding.level == "danger" for finding in found):
+        raise typer.Exit(Exit.ERROR)
+
+
+def _workers(settings: Settings) -> dict[str, int] | None:
+    """Worker processes by lane, as RQ has them; None (with a message) where RQ cannot be asked."""
+    from effectsvc_workers.registry import workers_by_lane
+
+    from effectsvc.errors import StoreUnavailable
+
+    try:
+        counted: dict[str, int] = workers_by_lane(settings)
+    except StoreUnavailable as error:
+        say(f"RQ's registrations cannot be read: {error.message}")
+        return None
+    return counted

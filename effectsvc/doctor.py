@@ -1,0 +1,145 @@
+"""What is wrong with a deployment, and what mends it: looked at from one host. It changes nothing, but for a key of
+its own that expires.
+
+`look` reads everything once; `effectsvc.diagnosis` judges it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from effectsvc.errors import SettingsError, StoreError
+from effectsvc.executor_files import MarkFile, Spool, state_dir
+from effectsvc.settings import Settings
+from effectsvc.store.async_store import Mark
+from effectsvc.store.commands import Commands, Read, raw_bytes, text_map, text_tuple
+from effectsvc.store.keys import CellKeys
+from effectsvc.store.safety import info_map
+from effectsvc.store.sync_store import SyncStore
+
+PROBES: Final = 3
+
+
+@dataclass(slots=True)
+class Observed:
+    """What was seen of the server, the cell and this host. None or empty: it could not be seen."""
+
+    info: dict[str, str] = field(default_factory=dict)
+    config: dict[str, str] | None = None
+    wait_aof_ms: list[float] = field(default_factory=list)
+    synced_here: bool = False
+    clock_off_s: float = 0.0
+    log: dict[str, Any] = field(default_factory=dict)
+    last_log_ms: int = 0
+    last_log_n: int = 0
+    server_ms: int = 0
+    meta: dict[str, str] = field(default_factory=dict)
+    epochs: dict[str, str] = field(default_factory=dict)
+    marks: list[Mark] = field(default_factory=list)
+    freezes: dict[str, str] = field(default_factory=dict)
+    may_flush: bool | None = None
+    lanes: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """Lane -> (ready or due, parked, worker processes); the last is -1 where nobody could count them."""
+    contracts: tuple[str, ...] = ()
+    policy_entries: tuple[str, ...] | None = None
+    state_dir: Path | None = None
+    state_dir_error: str = ""
+    disk_free: int = 0
+    spooled: int = 0
+
+
+def look(settings: Settings, *, workers: Mapping[str, int] | None = None) -> Observed:
+    """Looks at everything once. `workers` are the worker processes by lane, where somebody counted them.
+
+    Raises StoreError when the server cannot be reached or lets this user read nothing.
+    """
+    seen, keys = Observed(), CellKeys(settings.cell)
+    commands = Commands(keys)
+    with SyncStore(settings.redis_url) as store:
+        _look_at_server(store, keys, seen)
+        seen.meta = store.send(commands.hash_fields(keys.meta))
+        seen.epochs = store.send(commands.hash_fields(keys.epochs))
+        seen.freezes = {
+            freeze_id: known for freeze_id, known in store.send(commands.hash_fields(keys.switches)).items() if known
+        }
+        _look_at_log(store, keys, seen)
+        _look_at_lanes(store, keys, seen, workers)
+        catalogue = store.send(commands.hash_fields(keys.catalogue))
+        seen.contracts = tuple(sorted(n.removeprefix("contract:") for n in catalogue if n.startswith("contract:")))
+    _look_at_host(settings, seen)
+    return seen
+
+
+def _look_at_server(store: SyncStore, keys: CellKeys, seen: Observed) -> None:
+    sent_at = time.time()
+    clock = store.send(Read(("TIME",), lambda raw: int(raw[0]) * 1000 + int(raw[1]) // 1000))
+    took_s = time.time() - sent_at
+    seen.server_ms, seen.clock_off_s = clock, clock / 1000 - (sent_at + took_s / 2)
+    seen.info = store.send(Read(("INFO", "everything"), info_map))
+    try:
+        seen.config = store.send(Read(("CONFIG", "GET", "*"), text_map))
+    except StoreError:
+        seen.config = None
+    try:
+        user = store.send(Read(("ACL", "WHOAMI"), lambda raw: raw.decode()))
+        seen.may_flush = store.send(Read(("ACL", "DRYRUN", user, "FLUSHALL"), lambda raw: raw in (b"OK", "OK")))
+    except StoreError:
+        seen.may_flush = None
+    if seen.config is None:
+        _probe_sync(store, seen, keys)
+
+
+def _probe_sync(store: SyncStore, seen: Observed, keys: CellKeys) -> None:
+    """How long the server's own disk takes to have a write that was just answered: tells the fsync policy apart."""
+    for _ in range(PROBES + 1):
+        started = time.monotonic()
+        try:
+            write = Read(("SET", keys.doctor, "1", "PX", 10_000), raw_bytes)
+            store.send_many([write, Read(("WAITAOF", 1, 0, 2_000), list)])
+        except StoreError:
+            return
+        seen.wait_aof_ms.append((time.monotonic() - started) * 1000)
+
+
+def _look_at_log(store: SyncStore, keys: CellKeys, seen: Observed) -> None:
+    if not store.send(Read(("EXISTS", keys.log), int)):
+        return
+    seen.log = store.send(Read(("XINFO", "STREAM", keys.log), _flat))
+    newest = store.send(Read(("XREVRANGE", keys.log, "+", "-", "COUNT", 1), list))
+    if newest:
+        stream_id, raw = newest[0]
+        seen.last_log_ms, seen.last_log_n = int(stream_id.split(b"-")[0]), int(text_map(raw)["n"])
+
+
+def _flat(raw: list[Any]) -> dict[str, Any]:
+    return {
+        name.decode(): value.decode() if isinstance(value, bytes) else value
+        for name, value in zip(raw[::2], raw[1::2], strict=True)
+    }
+
+
+def _look_at_lanes(store: SyncStore, keys: CellKeys, seen: Observed, workers: Mapping[str, int] | None) -> None:
+    for lane in sorted(store.send(Read(("SMEMBERS", keys.lanes), text_tuple))):
+        waiting = sum(
+            store.send(Read(("ZCOUNT", key, "-inf", seen.server_ms), int))
+            for key in (keys.lane(lane), keys.rerun(lane), keys.lookup(lane))
+        )
+        parked = store.send(Read(("ZCARD", keys.parked(lane)), int))
+        seen.lanes[lane] = (waiting, parked, -1 if workers is None else workers.get(lane, 0))
+
+
+def _look_at_host(settings: Settings, seen: Observed) -> None:
+    seen.state_dir = Path(settings.state_dir) if settings.state_dir else None
+    try:
+        directory = state_dir(str(settings.state_dir) if settings.state_dir else None)
+        seen.state_dir = directory
+        seen.disk_free = shutil.disk_usage(directory).free
+        seen.marks = [Mark(known.epoch, known.n, b"") for known in MarkFile.highest(directory, settings.cell)]
+        seen.spooled = Spool(directory, cell=settings.cell, max_bytes=settings.spool_mb << 20).sizes().waiting
+    except (OSError, SettingsError) as error:
+        seen.state_dir_error = type(error).__name__
