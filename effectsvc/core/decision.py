@@ -94,6 +94,8 @@ class Facts:
     log_key: bytes | None
     identity: str = NOT_EVALUATED
     """The opaque reference of the identity that the provider sees."""
+    would: str = ""
+    """The rule that would have refused the call, had its entry in the policy not been in mode `log_only`."""
 
     def call(self) -> dict[str, object]:
         """The seed's fields of a call, without a verdict (the script's word stands beside the bytes)."""
@@ -119,18 +121,26 @@ class Facts:
             "authority_digest": authority,
             "decision_context_digest": digest(f"{supplied}:{authority}".encode()),
             "policy_digest": self.policy_digest,
+            "would_rule_id": self.would or NO_REFUSAL,
             "by": self.by,
             "software": self.software,
         }
 
 
-def proposal_entry(facts: Facts, *, at_ms: int, rule: str = NO_REFUSAL, layer: str = NO_REFUSAL) -> bytes:
-    """What a proposal says of itself: also the decision when a gate (the client's or the script's) refuses it."""
+def proposal_entry(
+    facts: Facts, *, at_ms: int, rule: str = NO_REFUSAL, layer: str = NO_REFUSAL, escalated: str = ""
+) -> bytes:
+    """What a proposal says of itself: also the decision when a gate (the client's or the script's) refuses it.
+
+    `escalated`: why a person is asked first.
+    """
     record = facts.call()
+    verdict = "escalate" if escalated else "block" if rule != NO_REFUSAL else NOT_EVALUATED
     record.update(
-        occurrence=NOT_EVALUATED, attempt=NONE, verdict="block" if rule != NO_REFUSAL else NOT_EVALUATED,
-        rule_id=rule, layer=layer, at_ms=at_ms,
+        occurrence=NOT_EVALUATED, attempt=NONE, verdict=verdict, rule_id=rule, layer=layer, at_ms=at_ms,
     )  # fmt: skip
+    if escalated:
+        record["escalated"] = escalated
     return entry_bytes(record)
 
 

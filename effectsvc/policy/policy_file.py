@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -39,7 +39,7 @@ from effectsvc.policy.tool_policy import (
     ToolPolicy,
     is_faster,
 )
-from effectsvc.tools.contract import RateLimit, ToolContract
+from effectsvc.tools.contract import PublishedContract, RateLimit, ToolContract
 from effectsvc.tools.registry import ToolRegistry
 from effectsvc.tools.strictness import APPROVALS, CLASSIFICATIONS, RERUN_RULES, REVERSIBILITY, is_looser
 
@@ -55,8 +55,12 @@ _NOT_IN_A_TIER: Final = frozenset({"name", "risk_tier", "approval_when", "target
 """These are about one tool's arguments, or about the tier itself."""
 
 
-def load_policy(path: str | PathLike[str], registry: ToolRegistry) -> Policy:
-    """Read and check the policy file against the registry's contracts.
+Contracts: TypeAlias = ToolRegistry | Mapping[str, PublishedContract]
+"""Where contracts come from: the tools' code, or what the workers have published."""
+
+
+def load_policy(path: str | PathLike[str], known: Contracts) -> Policy:
+    """Read and check the policy file against the contracts of the tools.
 
     Raises PolicyError with one line per fault (`file:line: [table] key …`), also if the file cannot be read.
     """
@@ -71,7 +75,8 @@ def load_policy(path: str | PathLike[str], registry: ToolRegistry) -> Policy:
         ) from fault
     except ValueError as fault:  # no TOML (the message names the line), or no UTF-8
         raise PolicyError(f"{file}: not valid TOML: {fault}.", next_step="Correct it.") from fault
-    reader = _Reader(file=str(file), lines=Lines(text), registry=registry, faults=[])
+    contracts = {tool.name: tool.contract for tool in known} if isinstance(known, ToolRegistry) else known
+    reader = _Reader(file=str(file), lines=Lines(text), contracts=contracts, faults=[])
     policy = reader.policy(tables)
     if reader.faults:
         raise PolicyError("\n".join(reader.faults), next_step="\nCorrect the file, then start again.")
@@ -84,7 +89,7 @@ class _Reader:
 
     file: str
     lines: Lines
-    registry: ToolRegistry
+    contracts: Mapping[str, ToolContract | PublishedContract]
     faults: list[str]
 
     def policy(self, tables: Mapping[str, Any]) -> Policy:
@@ -98,7 +103,13 @@ class _Reader:
             for name, table in self._table(tables, "tool").items()
             if (entry := self._entry(name, table, tiers)) is not None
         ]
-        return Policy(run=run or RunPolicy(), tools=tuple(entries))
+        unlisted = Policy().unlisted
+        strictest = self._read(
+            ToolPolicy,
+            ("tier", str(_STRICTEST_TIER)),
+            {**tiers.get(str(_STRICTEST_TIER), {}), **unlisted.model_dump(include={"name", "risk_tier", "approval"})},
+        )
+        return Policy(run=run or RunPolicy(), tools=tuple(entries), unlisted=strictest or unlisted)
 
     def fault(self, path: TablePath, what: str) -> None:
         self.faults.append(f"{self.file}:{self.lines.of(path)}: {what}")
@@ -126,10 +137,9 @@ class _Reader:
 
     def _entry(self, name: str, table: Any, tiers: Mapping[str, Mapping[str, Any]]) -> ToolPolicy | None:
         path = ("tool", name)
-        tool = self.registry.get(name)
-        if tool is None:
-            near = _near(name, [tool.name for tool in self.registry])
-            self.fault(path, f"[tool.{name}]: there is no tool {name!r} in the registry{near}")
+        contract = self.contracts.get(name)
+        if contract is None:
+            self.fault(path, f"[tool.{name}]: there is no tool {name!r} in the registry{_near(name, self.contracts)}")
             return None
         if not isinstance(table, Mapping):
             self.fault(path, f"tool.{name} is no table; write it as [tool.{name}]")
@@ -143,7 +153,7 @@ class _Reader:
             merged.setdefault("approval", "always")
         entry = self._read(ToolPolicy, path, merged)
         if entry is not None:
-            for key, what in _entry_faults(entry, table, tool.contract):
+            for key, what in _entry_faults(entry, table, contract):
                 self.fault((*path, key), f"[tool.{name}] {what}")
         return entry
 
@@ -165,7 +175,9 @@ class _Reader:
             return None
 
 
-def _entry_faults(entry: ToolPolicy, table: Mapping[str, Any], contract: ToolContract) -> Iterator[tuple[str, str]]:
+def _entry_faults(
+    entry: ToolPolicy, table: Mapping[str, Any], contract: ToolContract | PublishedContract
+) -> Iterator[tuple[str, str]]:
     """(key, what is wrong) of one entry against its contract. A tier's default is never looser: it only tightens."""
     yield from _looser(entry, table, contract)
     properties = contract.input_schema.get("properties", {})
@@ -181,6 +193,9 @@ def _entry_faults(entry: ToolPolicy, table: Mapping[str, Any], contract: ToolCon
         for key in ("reversibility", "retry_class", "on_unlisted_error", "exclusive_target"):
             if key in table:
                 yield key, f'{key} = {_toml(table[key])} is for effect tools; the contract\'s kind is "read"'
+        if (entry.approval or "never") != "never":
+            key = "approval" if "approval" in table else "risk_tier"
+            yield key, f'approval = "{entry.approval}", but a read is not held for a person; deny it, or lower its tier'
         return
     if entry.retry_class == "idempotent_write" and contract.provider_key_ttl_s is None:
         yield (
@@ -196,7 +211,9 @@ def _entry_faults(entry: ToolPolicy, table: Mapping[str, Any], contract: ToolCon
         yield "risk_tier", f'{given} needs an explicit intent; the contract\'s intent is "{contract.intent}"'
 
 
-def _looser(entry: ToolPolicy, table: Mapping[str, Any], contract: ToolContract) -> Iterator[tuple[str, str]]:
+def _looser(
+    entry: ToolPolicy, table: Mapping[str, Any], contract: ToolContract | PublishedContract
+) -> Iterator[tuple[str, str]]:
     orders: tuple[tuple[str, tuple[str, ...], str], ...] = (
         ("reversibility", REVERSIBILITY, contract.reversibility),
         ("approval", APPROVALS, contract.approval),

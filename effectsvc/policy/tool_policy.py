@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import time
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from effectsvc.core.canonical import canonical_arguments, digest
 from effectsvc.tools.contract import Name, RateLimit, Seconds, ToolContract
@@ -38,11 +38,14 @@ APPROVAL_FROM_TIER: Final = 3
 
 
 class _Declared(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class TimeWindow(_Declared):
-    """When a tool may act: on these days, from `start` until before `end`, in `timezone`. No days: every day."""
+    """When a tool may act: on these days, from `start` until before `end`, in `timezone`. No days: every day.
+
+    A window that ends earlier than it starts goes past midnight, and belongs to the day on which it starts.
+    """
 
     days: tuple[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"], ...] = ()
     start: time = time(0, 0)
@@ -58,6 +61,12 @@ class TimeWindow(_Declared):
             raise ValueError(f"there is no time zone {value!r}") from None
         return value
 
+    @model_validator(mode="after")
+    def _is_open(self) -> Self:
+        if self.start == self.end:
+            raise ValueError("a window that ends when it starts is never open; leave both out for the whole day")
+        return self
+
 
 class ArgumentRule(_Declared):
     """A condition on one argument, by its name as sent: when it holds, a person must approve."""
@@ -66,44 +75,73 @@ class ArgumentRule(_Declared):
     op: Literal["eq", "ne", "lt", "le", "gt", "ge", "in", "not_in", "present", "absent"]
     value: bool | int | float | str | tuple[bool | int | float | str, ...] | None = None
 
+    @model_validator(mode="after")
+    def _can_be_compared(self) -> Self:
+        if self.op in ("present", "absent"):
+            wanted, fits = "no value", self.value is None
+        elif self.op in ("in", "not_in"):
+            wanted, fits = "a list", isinstance(self.value, tuple)
+        elif self.op in ("eq", "ne"):
+            wanted, fits = "one value", self.value is not None and not isinstance(self.value, tuple)
+        else:
+            fits = isinstance(self.value, int | float | str) and not isinstance(self.value, bool)
+            wanted = "a number or a text"
+        if not fits:
+            raise ValueError(f'op = "{self.op}" takes {wanted}')
+        return self
+
 
 class ToolPolicy(_Declared):
     """The operator's entry for one tool, its tier's defaults filled in."""
 
     name: Name
+    """From the table's own name: `[tool.<name>]`."""
     risk_tier: RiskTier | None = None
-    """0 (harmless) to 3. An entry that names none is read as 3. None: the tool has no entry."""
+    """0 (harmless) to 3 (needs approval). An entry that names none is read as 3: nobody has judged it."""
     reversibility: Reversibility | None = None
+    """Stricter than the contract's, never looser. Unset: the contract's."""
     allowed_states: Words | None = None
-    """The workflow states in which it may be called; None: any."""
+    """The workflow states in which it may be called. Unset: any."""
     required_scopes: Words = ()
-    """Besides the contract's."""
+    """What the caller must hold besides the contract's scopes."""
     required_roles: Words = ()
+    """Roles that the caller must have, all of them."""
     approval: Approval | None = None
+    """Whether a person must agree. Unset: as the contract says; tier 3: always."""
     approval_when: tuple[ArgumentRule, ...] = ()
-    """With approval "conditional": any of these that holds asks a person."""
+    """With approval "conditional": any of these that holds asks a person. What cannot be compared asks too."""
     approvers: Words = ()
+    """Globs of the people who may approve. None named: anyone but the requester."""
     approvals_needed: int = Field(default=1, ge=1, le=10)
-    """Distinct people; more than ten never agree in time."""
+    """Distinct people; one is what most need, and more than ten never agree in time."""
     approval_ttl_s: Seconds = 86_400.0
     """A day: whoever is on duty sees it once. Undecided past it is refused."""
     replay_approval: Literal["none", "again"] = "none"
+    """Whether a person is asked again before a stored answer is given again. No: nothing new happens."""
     retry_class: RetryClass | None = None
+    """Stricter than the contract's, never looser. Unset: the contract's."""
     on_unlisted_error: Literal["unknown"] | None = None
-    """"unknown" takes back a contract's "release"."""
+    """The value "unknown" takes back a contract's "release". Unset: the contract's."""
     max_calls_per_run: int | None = Field(default=None, ge=0)
+    """Effects and reads of one run. Unset: no limit; 0: none."""
     rate_limit: RateLimit | None = None
+    """Lower than the contract's, never higher. Unset: the contract's."""
     data_classification: DataClassification | None = None
+    """Stricter than the contract's, never looser. Unset: the contract's."""
     target_args: Words = ()
-    """Besides the contract's."""
+    """Of these, too, an irreversible call must name at least one."""
+    ghost_arguments: Literal["strip", "refuse"] = "strip"
+    """What becomes of arguments that the schema does not have. Stripped and named: models often add one in vain."""
     exclusive_target: bool = False
     """While an effect on the same target is pending or unknown, another intent answers `target_busy`."""
     time_windows: tuple[TimeWindow, ...] = ()
+    """When it may act; any of them. None: at any time."""
     deny: Words = ()
     """Globs of agent ids that may not use it; they beat `allow`."""
     allow: Words = ()
     """Globs of agent ids that may; empty: all."""
     mode: Literal["enforce", "log_only"] = "enforce"
+    """`log_only`: what this entry alone would refuse is allowed, and the decision names the rule. Never approvals."""
 
     def tightened(self, contract: ToolContract) -> ToolContract:
         """The contract with what this entry makes stricter; `contract` itself where that is nothing.
@@ -151,6 +189,7 @@ class RunPolicy(_Declared):
     irreversible_tools: Words = ()
     """Globs of tool names: any refusal of such a tool halts the run."""
     detect_loops: bool = True
+    """Look for blocks of calls that repeat."""
     loop_repeats: int = Field(default=5, ge=2, le=100)
     """How often a block of calls repeats to be a loop. Four honest tries happen; 100 bounds the history."""
     max_loop_period: int = Field(default=5, ge=1, le=10)
@@ -158,22 +197,27 @@ class RunPolicy(_Declared):
     require_tool_call_id: bool = True
     """Refuse a call without an id for a tool that is not reversible: it could not be told from its repeat."""
     require_approval_for_irreversible: bool = False
+    """A person agrees to every irreversible call, whatever its entry says. Off: the entries say it."""
     max_calls: int | None = Field(default=None, ge=0)
-    """Of the whole run; None: no limit."""
+    """Of the whole run. Unset: no limit; 0: none."""
     run_cost_budget_minor: int | None = Field(default=None, ge=0)
+    """What the calls of one run may cost, in minor units. Unset: no limit."""
     tenant_cost_budget_minor: int | None = Field(default=None, ge=0)
+    """What the calls of one tenant may cost, in minor units. Unset: no limit."""
 
 
 class Policy(_Declared):
-    """The operator's whole policy. `Policy.empty()` is the one of no file: each tool runs under its contract."""
+    """The operator's whole policy. Where there is none at all, each tool runs under its contract."""
 
     run: RunPolicy = RunPolicy()
     tools: tuple[ToolPolicy, ...] = ()
     """By name, each name once."""
+    unlisted: ToolPolicy = ToolPolicy(name="unlisted", risk_tier=APPROVAL_FROM_TIER, approval="always")
+    """What holds for a tool without an entry: the strictest tier. Its `name` stands for theirs."""
 
     @classmethod
     def empty(cls) -> Policy:
-        """No entries, and runs under their defaults."""
+        """No entries, and runs under their defaults: every tool asks a person."""
         return cls()
 
     @field_validator("tools")
@@ -189,8 +233,8 @@ class Policy(_Declared):
         return digest(canonical_arguments(self.model_dump(mode="json")))
 
     def for_tool(self, name: str) -> ToolPolicy:
-        """The tool's entry; for a tool without one, an entry that leaves everything to the contract."""
-        return self._entries.get(name) or _unlisted(name)
+        """The tool's entry; for a tool without one, the strictest."""
+        return self._entries.get(name) or self.unlisted.model_copy(update={"name": name})
 
     def published(self) -> dict[str, Any]:
         """The policy as plain JSON values; `Policy.model_validate` reads it back."""
@@ -208,6 +252,15 @@ class Policy(_Declared):
         return {entry.name: entry for entry in self.tools}
 
 
+def read_published(body: bytes, *, digest: str) -> Policy | None:
+    """A policy as it was published; None if this process cannot read it whole: a newer effectsvc has written it."""
+    try:
+        policy = Policy.model_validate_json(body)
+    except ValidationError:
+        return None
+    return policy if policy.digest == digest else None
+
+
 def lower_rate(bound: RateLimit | None, wanted: RateLimit | None) -> RateLimit | None:
     """The stricter of two limits; None is no limit."""
     if bound is None or wanted is None:
@@ -218,9 +271,3 @@ def lower_rate(bound: RateLimit | None, wanted: RateLimit | None) -> RateLimit |
 def is_faster(wanted: RateLimit, bound: RateLimit) -> bool:
     """Whether `wanted` allows what `bound` does not: more calls at once, or more over time."""
     return wanted.calls > bound.calls or wanted.calls * bound.per_s > bound.calls * wanted.per_s
-
-
-# Tools of one registry, with room; an entry is a few hundred bytes.
-@lru_cache(maxsize=1024)
-def _unlisted(name: str) -> ToolPolicy:
-    return ToolPolicy(name=name)

@@ -154,6 +154,8 @@ def test_an_entry_looser_than_its_contract_names_file_line_and_both_values(
         ("[tier.1]\nrisk_tier = 2", 2, "risk_tier belongs in a tool's own table"),
         ('[tier.1]\nmode = "lax"', 2, "[tier.1] mode = \"lax\": Input should be 'enforce' or 'log_only'"),
         ('[tool.read_case]\nname = "x"', 2, "name is given by the table's own name"),
+        ("[tool.read_case]\nmax_calls_per_run = 1", 1, "a read is not held for a person"),
+        ('[tool.read_case]\nrisk_tier = 0\napproval = "always"', 3, "a read is not held for a person"),
         ("[tool.read_case]\nrisk_tier = 7", 2, "risk_tier = 7: Input should be 0, 1, 2 or 3"),
         ("tool.read_case = 1", 1, "tool.read_case is no table"),
         (
@@ -185,6 +187,27 @@ def test_what_is_wrong_names_its_line(load: Load, text: str, line: int, says: st
     told = refusal(load, text)
     assert f"policy.toml:{line}: " in told
     assert says in told
+
+
+def test_the_strictest_tiers_defaults_hold_for_tools_without_an_entry(load: Load) -> None:
+    policy = load('[tier.3]\napprovers = ["lead-*"]\napproval_ttl_s = 60')
+    unlisted = policy.for_tool("request_document")
+    assert (unlisted.risk_tier, unlisted.approval, unlisted.approvers) == (3, "always", ("lead-*",))
+    assert unlisted.approval_ttl_s == 60
+
+
+def test_a_file_is_checked_against_published_contracts_too(registry: ToolRegistry, tmp_path: Path) -> None:
+    """An operator who does not have the tools' code is told the same."""
+    file = tmp_path / "policy.toml"
+    published = {tool.name: tool.contract.as_published() for tool in registry}
+    file.write_text("[tool.loose]\nrisk_tier = 2\n[tool.nope]\n", encoding="utf-8")
+    told = []
+    for known in (registry, published):
+        with pytest.raises(PolicyError) as caught:
+            load_policy(file, known)
+        told.append(str(caught.value))
+    assert told[0] == told[1]
+    assert "policy.toml:3: [tool.nope]" in told[0]
 
 
 def test_every_fault_of_a_file_is_told_at_once(load: Load) -> None:

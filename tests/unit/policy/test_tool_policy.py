@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+from datetime import time
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from effectsvc.policy.tool_policy import ArgumentRule, Policy, RunPolicy, TimeWindow, ToolPolicy, is_faster, lower_rate
+from effectsvc.policy.tool_policy import (
+    ArgumentRule,
+    Policy,
+    RunPolicy,
+    TimeWindow,
+    ToolPolicy,
+    is_faster,
+    lower_rate,
+    read_published,
+)
 from effectsvc.tools.contract import RateLimit, ToolContract
 
 
@@ -39,7 +49,7 @@ def tightened(policy: dict[str, Any], **fields: Any) -> ToolContract:
 
 def test_an_entry_that_says_nothing_leaves_the_contract_itself() -> None:
     made = contract()
-    assert Policy.empty().for_tool("ask").tightened(made) is made
+    assert ToolPolicy(name="ask").tightened(made) is made
 
 
 @pytest.mark.parametrize(
@@ -123,11 +133,32 @@ def test_a_time_window_names_a_known_time_zone() -> None:
         TimeWindow(timezone="Mars/Olympus")
 
 
-def test_a_tool_without_an_entry_is_left_to_its_contract() -> None:
+def test_a_tool_without_an_entry_has_the_strictest() -> None:
     policy = Policy(tools=(ToolPolicy(name="ask", risk_tier=2),))
     assert policy.for_tool("ask").risk_tier == 2
-    assert policy.for_tool("other") == ToolPolicy(name="other")
-    assert policy.for_tool("other").risk_tier is None
+    assert policy.for_tool("other") == ToolPolicy(name="other", risk_tier=3, approval="always")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"op": "lt"},
+        {"op": "lt", "value": True},
+        {"op": "gt", "value": (1,)},
+        {"op": "in", "value": 1},
+        {"op": "eq"},
+        {"op": "ne", "value": (1, 2)},
+        {"op": "present", "value": 1},
+    ],
+)
+def test_an_argument_rule_that_could_never_be_compared_is_no_rule(rule: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="takes"):
+        ArgumentRule(argument="a", **rule)
+
+
+def test_a_window_that_ends_when_it_starts_is_no_window() -> None:
+    with pytest.raises(ValidationError, match="never open"):
+        TimeWindow(start=time(9), end=time(9))
 
 
 def test_a_tool_has_one_entry() -> None:
@@ -156,6 +187,7 @@ OTHER: dict[str, Any] = {
     "rate_limit": RateLimit(calls=1, per_s=1),
     "data_classification": "public",
     "target_args": ("a",),
+    "ghost_arguments": "refuse",
     "exclusive_target": True,
     "time_windows": (TimeWindow(days=("mon",)),),
     "deny": ("x",),
@@ -185,6 +217,8 @@ def test_the_digest_covers_every_field_of_every_entry_and_of_runs() -> None:
         assert Policy(tools=(entry,)).digest != plain.digest, field
     for field, value in OTHER_RUN.items():
         assert Policy(run=RunPolicy.model_validate({field: value}), tools=plain.tools).digest != plain.digest, field
+    assert plain.model_copy(update={"unlisted": ToolPolicy(name="unlisted")}).digest != plain.digest
+    assert Policy.model_fields.keys() == {"run", "tools", "unlisted"}
 
 
 def test_the_digest_does_not_depend_on_the_order_of_entries() -> None:
@@ -196,10 +230,19 @@ def test_a_copy_has_its_own_digest_and_entries() -> None:
     policy = Policy(tools=(ToolPolicy(name="a", risk_tier=1),))
     before = (policy.digest, policy.for_tool("a").risk_tier)
     copied = policy.model_copy(update={"tools": ()})
-    assert (copied.digest, copied.for_tool("a").risk_tier) == (Policy.empty().digest, None) != before
+    assert (copied.digest, copied.for_tool("a").risk_tier) == (Policy.empty().digest, 3) != before
 
 
 def test_a_published_policy_reads_back_the_same() -> None:
     policy = Policy(tools=(ToolPolicy.model_validate(OTHER),), run=RunPolicy(**OTHER_RUN))
     read = Policy.model_validate(json.loads(json.dumps(policy.published())))
     assert (read, read.digest) == (policy, policy.digest)
+    body = json.dumps(policy.published()).encode()
+    assert read_published(body, digest=policy.digest) == policy
+
+
+def test_a_published_policy_that_says_more_than_this_version_knows_is_not_read() -> None:
+    policy = Policy()
+    newer = json.dumps(policy.published() | {"stricter_still": True}).encode()
+    assert read_published(newer, digest=policy.digest) is None
+    assert read_published(json.dumps(policy.published()).encode(), digest="0" * 64) is None
