@@ -10,29 +10,22 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import BaseModel
-
-from effectsvc.core.canonical import read_arguments, short
-from effectsvc.core.decision import Facts, decision_entry, entry_hash, outcome_entry
+from effectsvc.core.canonical import short
+from effectsvc.core.decision import decision_entry, entry_hash, outcome_entry
 from effectsvc.core.effect import Effect, Payload
 from effectsvc.core.identity import attempt_token, new_nonce
 from effectsvc.core.outcome import Absent, Found, NotAttempted, PartlyFound, Undetermined
 from effectsvc.core.states import State
-from effectsvc.errors import CanonicalError, StoreError
-from effectsvc.policy import scope_gate
-from effectsvc.policy.scope_gate import missing_scopes
+from effectsvc.errors import StoreError
+from effectsvc.judging import Hold, PutOff, Ready, Refuse, Unserved, hold, judge_effect, refuse
+from effectsvc.policy import deadline_gate, effect_gate, run_halted_gate
 from effectsvc.reconcile import ask_provider
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Address
 from effectsvc.store.connection import LostReply
-from effectsvc.tools.arguments import ArgumentsRefused
-from effectsvc.tools.credentials import checked_reference
-from effectsvc.tools.error_rule import dotted_name
-from effectsvc.tools.intent import meaning_of
 from effectsvc.tools.results import StoredResult, store_result
-from effectsvc.tools.tool import Tool
 from effectsvc.tools.verdicts import Happened, NotHappened, Unclear, Verdict, verdict_of
 
 if TYPE_CHECKING:
@@ -42,35 +35,6 @@ if TYPE_CHECKING:
 
 CHILD_WAIT_S: Final = 0.5
 """How long an effect waits for a free child process before it is put off; longer holds up its lane's window."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """Judged and admitted: what `begin` is asked for."""
-
-    effect: Effect
-    at: Address
-    tool: Tool[Any, Any]
-    args: BaseModel
-    facts: Facts
-    rendered: Any
-    completed_parts: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """A gate with authority says no."""
-
-    rule: str
-    layer: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unserved:
-    """This worker does not serve the tool in this version; another may."""
-
-
-Judgement: TypeAlias = Ready | Refuse | Unserved
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +65,17 @@ async def execute(
     if effect is None:
         return "gone"
     at = Address(effect_id, effect.run, effect.lane, effect.intent, effect.payload.above)
-    match await _judge(x, effect, at):
+    match await judge_effect(x, effect, at):
         case Unserved():
             await x.store.send(x.commands.park(at, attempt=effect.attempt, reason="unserved"))
             return "unserved"
+        case PutOff(reason, delay_ms):
+            await x.store.send(x.commands.defer(at, attempt=effect.attempt, delay_ms=delay_ms, reason=reason))
+            return reason
         case Refuse() as refusal:
-            return await _refuse(x, effect, at, refusal)
+            return await refuse(x, effect, at, refusal)
+        case Hold() as wanted:
+            return await hold(x, effect, at, wanted)
         case Ready() as ready:
             pass
     if not may_begin():
@@ -127,120 +96,6 @@ async def _load(x: Executor, effect_id: str) -> Effect | None:
     if not fields or payload is None or fields["state"] not in (State.PROPOSED, State.UNKNOWN):
         return None
     return Effect.load(effect_id, fields, Payload.from_bytes(payload))
-
-
-async def _judge(x: Executor, effect: Effect, at: Address) -> Judgement:
-    """Gates with authority. What must be atomic across processes is checked again inside `begin`."""
-    tool = x.registry.get(effect.tool)
-    if tool is None or effect.version > tool.contract.version:
-        return Unserved()
-    payload = effect.payload
-    args = tool.validate_sent(payload.arguments)
-    if isinstance(args, ArgumentsRefused):
-        return Refuse(args.code, "1:ghost_arguments")
-    if missing_scopes(payload.caller.scopes, tool.contract.required_scopes, x.required_scopes(effect.tool)):
-        return Refuse(scope_gate.RULE, scope_gate.LAYER)
-    if not _means_the_same(tool, effect):
-        return Refuse("intent_mismatch", "4:effect")
-    rendered = None
-    if tool.render_function is not None:
-        try:
-            rendered = tool.render_function(args)
-        except Exception as error:  # noqa: BLE001  # the tool's own code; its words may quote arguments
-            x.logger.error("the rendering of tool %s raised %s", effect.tool, dotted_name(type(error)))
-            return Refuse("render_failed", "8:approval")
-    facts = Facts(
-        effect=effect.effect_id,
-        tool=effect.tool,
-        tool_version=tool.contract.version,
-        reversibility=tool.contract.reversibility,
-        acting_as=tool.contract.acting_as,
-        tenant=effect.tenant,
-        run=payload.run_id,
-        caller=payload.caller,
-        args_digest=effect.args,
-        intent=payload.intent_key,
-        stripped=payload.stripped,
-        policy_digest=x.policy_digest,
-        by=x.executor_id,
-        software=x.software,
-        log_key=await x.log_key(effect.tenant),
-        identity=checked_reference(x.registry.credentials, x.identity(effect, tool.contract)),
-    )
-    parts = await x.store.send(x.commands.parts(effect.effect_id)) if "parts" in effect.fields else {}
-    completed = tuple(sorted(name for name, (phase, *_) in parts.items() if phase == "done"))
-    return Ready(effect, at, tool, args, facts, rendered, completed)
-
-
-def _means_the_same(tool: Tool[Any, Any], effect: Effect) -> bool:
-    """Digest and intent key again, from what is stored. An effect of an older version keeps the key of its version."""
-    payload, contract = effect.payload, tool.contract
-    if effect.version != contract.version:
-        return True
-    try:
-        values: Any = read_arguments(payload.arguments) if contract.volatile or contract.has_explicit_intent else {}
-        meaning = meaning_of(
-            contract,
-            tenant=effect.tenant,
-            run_id=payload.run_id,
-            tool_call_id=payload.tool_call_id,
-            subject=payload.subject,
-            values=values,
-            canonical=payload.arguments,
-        )
-    except CanonicalError:
-        return False
-    return meaning.args == effect.args and meaning.intent == payload.intent_key
-
-
-async def _refuse(x: Executor, effect: Effect, at: Address, refusal: Refuse) -> str:
-    entry = _refusal_entry(x, effect, refusal, await x.log_key(effect.tenant))
-    await x.store.send(
-        x.commands.refuse(
-            at,
-            attempt=effect.attempt,
-            rule=refusal.rule,
-            layer=refusal.layer,
-            halts=False,
-            entry=entry,
-            next_step=_after_refusal(x, effect),
-        )
-    )
-    return "refused"
-
-
-def _after_refusal(x: Executor, effect: Effect) -> Literal["lookup", "review"]:
-    """Whose turn it is when an effect in doubt may not run again: the provider's word, which may end the doubt.
-
-    A person's where it was asked already, and its answer was that parts are done and parts are not.
-    """
-    tool = x.registry.get(effect.tool)
-    is_asked = effect.fields.get("rerun") == "resume"
-    return "lookup" if tool is not None and tool.lookup_function is not None and not is_asked else "review"
-
-
-def _refusal_entry(x: Executor, effect: Effect, refusal: Refuse, log_key: bytes | None) -> bytes:
-    tool = x.registry.get(effect.tool)
-    facts = Facts(
-        effect=effect.effect_id,
-        tool=effect.tool,
-        tool_version=effect.version,
-        reversibility=tool.contract.reversibility if tool else "not_evaluated",
-        acting_as=tool.contract.acting_as if tool else "not_evaluated",
-        tenant=effect.tenant,
-        run=effect.payload.run_id,
-        caller=effect.payload.caller,
-        args_digest=effect.args,
-        intent=effect.payload.intent_key,
-        stripped=effect.payload.stripped,
-        policy_digest=x.policy_digest,
-        by=x.executor_id,
-        software=x.software,
-        log_key=log_key,
-    )
-    return decision_entry(
-        facts, token="", occurrence=effect.occurrence, at_ms=x.wall_ms(), rule=refusal.rule, layer=refusal.layer
-    )
 
 
 async def _begin(x: Executor, ready: Ready) -> Attempt | str:
@@ -305,19 +160,26 @@ async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None)
             x.keeper.hold(at.effect_id, token, asked_at + lease_ms / 1000)
             return Attempt(ready, token, decision, reply, child)
         case r.Halted():
-            return await _refuse(x, effect, at, Refuse("run_halted", "0.7:run_halted"))
+            return await _stopped(x, effect, at, "run_halted", run_halted_gate.LAYER)
         case r.Deadline():
-            return await _refuse(x, effect, at, Refuse("deadline_passed", "9:deadline"))
+            return await _stopped(x, effect, at, "deadline_passed", deadline_gate.LAYER)
         case r.KeyExpired():
-            return await _refuse(x, effect, at, Refuse("provider_key_expired", "4:effect"))
+            return await _stopped(x, effect, at, "provider_key_expired", effect_gate.LAYER)
         case r.ClaimLost():
-            return await _refuse(x, effect, at, Refuse("claim_lost", "4:effect"))
+            return await _stopped(x, effect, at, "claim_lost", effect_gate.LAYER)
         case r.Taken(State.PROPOSED | State.UNKNOWN):
             # Nobody has it: the token's epoch may be over, which another process has accepted while we were idle.
             x.aside(x.refresh_epoch())
             return reply.word
         case r.Stopped() | r.Taken() | r.NotDue() | r.Gone() | r.WrongCell():
             return reply.word
+
+
+async def _stopped(x: Executor, effect: Effect, at: Address, rule: str, layer: str) -> str:
+    """What `begin` itself would not start is refused under the rule that it named."""
+    tool = x.registry.get(effect.tool)
+    halts = tool is not None and x.policies.book.rules(tool.contract).halts(rule)
+    return await refuse(x, effect, at, Refuse(rule, layer, halts))
 
 
 async def _given_back(x: Executor, effect: Effect, at: Address, token: str) -> Effect:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import orjson
 
 from effectsvc.core.canonical import short
-from effectsvc.core.decision import NO_POLICY, entry_hash, note_entry, outcome_entry
+from effectsvc.core.decision import entry_hash, note_entry, outcome_entry
 from effectsvc.core.effect import Effect
 from effectsvc.core.identity import parse_attempt_token
 from effectsvc.core.outcome import OutcomeUnknown
@@ -25,9 +25,11 @@ from effectsvc.errors import SettingsError, StoreError, StoreUnavailable
 from effectsvc.execution import Attempt, close, now_ms
 from effectsvc.executor_files import ExecutorLock, MarkFile, Spool, SpooledOutcome, state_dir
 from effectsvc.executor_files import Mark as FileMark
+from effectsvc.hooks import Authorizer
 from effectsvc.isolation import Ended, Isolation
 from effectsvc.leases import LeaseKeeper
-from effectsvc.policy.policy_file import Policy
+from effectsvc.policy.tool_policy import Policy
+from effectsvc.policy_in_force import PolicyInForce
 from effectsvc.reconcile import Prober
 from effectsvc.settings import Settings
 from effectsvc.store import replies as r
@@ -42,6 +44,7 @@ from effectsvc.tools.contract import ContractFacts
 from effectsvc.tools.credentials import ActingIdentity, identity_of, resolver_of
 from effectsvc.tools.registry import ToolRegistry
 from effectsvc.tools.results import StoredResult
+from effectsvc.tools.tool import Tool
 from effectsvc.tools.verdicts import Happened, verdict_of
 from effectsvc.version import __version__
 
@@ -84,17 +87,20 @@ class Executor:
         self,
         settings: Settings,
         registry: ToolRegistry,
-        policy: Policy,
+        policy: Policy | None = None,
         *,
         store: AsyncStore | None = None,
         keeper: LeaseKeeper | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
         self.settings = settings
         self.registry = registry
-        self.policy = policy
-        self.policy_digest = NO_POLICY if policy == Policy.empty() else policy.digest
+        self.authorizer = authorizer
         self.keys = CellKeys(settings.cell)
         self.commands = Commands(self.keys)
+        self.policies = PolicyInForce(registry, policy, keys=self.keys)
+        self.store_ahead_ms = 0
+        """How far the store's clock is ahead of this machine's, as last heard."""
         self.directory: Path = state_dir(str(settings.state_dir) if settings.state_dir else None)
         self.lock = ExecutorLock.take(self.directory)
         self.executor_id = self.lock.executor
@@ -160,9 +166,9 @@ class Executor:
         """Publishes the contracts and the policy by digest; the same digest again changes and logs nothing."""
         for name, published in self.registry.published().items():
             await self._publish("contract", name, published["version"], published["digest"], published)
-        if self.policy_digest != NO_POLICY:
-            await self._publish("policy", "policy", 1, self.policy.digest, self.policy.published())
-
+        if (own := await self.policies.to_publish(self.store)) is not None:
+            await self._publish("policy", "policy", 1, own.digest, own.published())
+        await self.policies.refresh(self.store)
         if self.settings.durability == "everysec" and self.settings.allow_everysec:
             await self._publish("override", "durability", 1, "everysec", {"durability": "everysec"})
 
@@ -278,11 +284,17 @@ class Executor:
         first_wall_ms = int(effect.fields.get("first_wall", "0"))
         return 0 if first_wall_ms and wall_ms - first_wall_ms > limit_ms else limit_ms
 
-    def required_scopes(self, tool: str) -> tuple[str, ...]:
-        """The scopes that the operator's policy asks for, beside the contract's; none without a policy."""
-        if self.policy_digest == NO_POLICY:
-            return ()
-        return tuple(self.policy.for_tool(tool).required_scopes)
+    def tool(self, name: str) -> Tool[Any, Any] | None:
+        """The tool under its contract as the policy in force tightens it; None when it is not served here."""
+        return self.policies.tool(name)
+
+    def store_now_ms(self) -> int:
+        """The store's time, as far as it is known here: what expiries and windows are compared with."""
+        return now_ms() + self.store_ahead_ms
+
+    def told_store_time(self, at_ms: int) -> None:
+        """The store has just said what time it is."""
+        self.store_ahead_ms = at_ms - now_ms()
 
     async def log_key(self, tenant: str) -> bytes | None:
         """The tenant's key for digests in the log; None under `log_digests = "plain"`."""

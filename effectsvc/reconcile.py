@@ -85,7 +85,7 @@ async def reconcile(x: Executor, effect_id: str, *, force: bool = False) -> str:
     if loaded is None:
         return "gone"
     effect, at = loaded
-    tool = x.registry.get(effect.tool)
+    tool = x.tool(effect.tool)
     is_served = tool is not None and tool.lookup_function is not None
     prober = secrets.token_hex(8)
     # A claim that is not reported on is due again at its end: so a worker that cannot ask makes room for one that can.
@@ -153,7 +153,7 @@ async def ask_provider(
     ended = await x.isolation.run(
         ask,
         args,
-        _context(x, effect, tool, isolation),
+        question_context(x, effect, tool, isolation),
         isolation=isolation,
         timeout_s=tool.contract.timeout_s,
     )
@@ -173,7 +173,10 @@ def _speaks_of(found: Found[Any] | PartlyFound, effect: Effect) -> bool:
     return found.key == effect.idempotency_key or bool(ref and found.provider_ref == ref)
 
 
-def _context(x: Executor, effect: Effect, tool: Tool[Any, Any], isolation: Literal["task", "thread"]) -> EffectContext:
+def question_context(
+    x: Executor, effect: Effect, tool: Tool[Any, Any], isolation: Literal["task", "thread"]
+) -> EffectContext:
+    """The context of what is asked about an effect outside an attempt: a lookup, a precondition."""
     fields: dict[str, Any] = {
         "contract": tool.contract,
         "effect_id": effect.effect_id,

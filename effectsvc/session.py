@@ -167,6 +167,8 @@ class Session:
             *[self.x.commands.window(key, offset=0, limit=LOOKUPS + len(self._asking)) for key in to_ask],
         ]
         windows = await self.x.store.send_many(commands)
+        if windows:
+            self.x.told_store_time(windows[0].now_ms)
         waits = [w.next_ms - w.now_ms for w in windows if w.next_ms is not None]
         self._next_due_ms = min(waits) if waits else None
         due = [effect_id for window in windows[: len(to_begin)] for effect_id in window.ids]

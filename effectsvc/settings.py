@@ -34,6 +34,12 @@ class Settings(BaseSettings):
     """Where relays tell what waits for a person, what became final and what needs a look; none: nowhere."""
     webhook_key_file: Path | None = None
     """The key that signs those events: 24 random bytes or more in base64 (Standard Webhooks)."""
+    authorizer: str = ""
+    """Where the operator's Authorizer is: `package.module:name`. None: the gates alone decide."""
+    authorizer_timeout_s: float = Field(5, gt=0)
+    """How long the Authorizer may take; then the call is put off."""
+    check_timeout_s: float = Field(10, gt=0)
+    """How long each `@tool.check` may take; then the call is put off."""
     lanes: str = "default"
     """The lanes that a worker serves, comma-separated."""
     concurrency: int = Field(500, ge=1, le=10_000)

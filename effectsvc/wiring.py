@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from effectsvc.errors import SettingsError
 from effectsvc.executor import Executor
+from effectsvc.hooks import load_authorizer
 from effectsvc.policy.policy_file import Policy, load_policy
 from effectsvc.session import Session
 from effectsvc.settings import Settings
@@ -20,15 +21,17 @@ def load_tools(settings: Settings) -> ToolRegistry:
     return load_registry(settings.tools)
 
 
-def load_rules(settings: Settings, registry: ToolRegistry) -> Policy:
-    """The operator's policy, or the empty one: each tool then runs under its contract alone."""
-    return Policy.empty() if settings.policy is None else load_policy(settings.policy, registry)
+def load_rules(settings: Settings, registry: ToolRegistry) -> Policy | None:
+    """The operator's policy file; None where there is none."""
+    return None if settings.policy is None else load_policy(settings.policy, registry)
 
 
 async def build_worker(settings: Settings) -> Session:
     """A started worker: executor and session on the running event loop."""
     registry = load_tools(settings)
-    executor = Executor(settings, registry, load_rules(settings, registry))
+    executor = Executor(
+        settings, registry, load_rules(settings, registry), authorizer=load_authorizer(settings.authorizer)
+    )
     try:
         await executor.start()
         session = Session(executor)

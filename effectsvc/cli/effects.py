@@ -198,11 +198,10 @@ async def _ask_now(operator: Operator, registry: Any, effect_id: str) -> str:
     import asyncio
 
     from effectsvc.executor import Executor
-    from effectsvc.policy.policy_file import Policy
     from effectsvc.reconcile import Prober, reconcile
     from effectsvc.store.safety import check_server
 
-    executor = Executor(operator.settings, registry, Policy.empty())
+    executor = Executor(operator.settings, registry)
     executor.loop, executor.prober = asyncio.get_running_loop(), Prober()
     try:
         executor.isolation.start()

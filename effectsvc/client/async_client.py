@@ -25,6 +25,7 @@ from effectsvc.core.effect import Caller
 from effectsvc.core.identity import check_name, run_digest
 from effectsvc.errors import ContractError, IdentityError, RunConflict, SettingsError
 from effectsvc.executor_files import state_dir
+from effectsvc.hooks import Authorizer, load_authorizer
 from effectsvc.isolation import Isolation
 from effectsvc.settings import Settings, load_settings
 from effectsvc.store import replies as r
@@ -56,8 +57,11 @@ class AsyncEffectClient:
         tools: ToolRegistry | None = None,
         store: AsyncStore | None = None,
         listener: Callable[[Callable[[str, str], None]], Listener] | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
         self.settings = settings or load_settings()
+        self.authorizer = authorizer or load_authorizer(self.settings.authorizer)
+        """Asked before each read that runs in this process; for effects the workers ask theirs."""
         self.keys = CellKeys(check_name("cell", self.settings.cell))
         self.commands = Commands(self.keys)
         self._is_given = store is not None

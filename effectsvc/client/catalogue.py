@@ -1,17 +1,27 @@
-"""What the workers have published: the contracts that a client proposes from, by digest."""
+"""What the workers and the operator have published: the contracts that a client proposes from, and the policy."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+from collections.abc import Mapping
 from typing import Final
 
 import orjson
 
+from effectsvc.policy.rulebook import Rulebook
+from effectsvc.policy.tool_policy import read_published
 from effectsvc.store.async_store import AsyncStore
 from effectsvc.store.commands import Commands, Read, raw_bytes
 from effectsvc.tools.contract import PublishedContract
 from effectsvc.tools.registry import ToolRegistry
+
+logger = logging.getLogger("effectsvc.client")
+
+SHOWN_DOT: Final = "__"
+"""The common model APIs take no dot in a function's name: `crm.ask` is shown to them as `crm__ask`."""
+POLICY_FIELD: Final = "policy:policy"
 
 FRESH_S: Final = 10.0
 """How long a contract is believed before the catalogue is read again; a new version is seen within that."""
@@ -21,7 +31,7 @@ MISSING_S: Final = 0.1
 
 
 class Catalogue:
-    """Contracts by tool name, as the newest worker published them."""
+    """Contracts by tool name, as the newest worker published them; and `book`, the policy as it was last read."""
 
     def __init__(self, store: AsyncStore, commands: Commands, tools: ToolRegistry | None) -> None:
         self._store = store
@@ -31,6 +41,8 @@ class Catalogue:
         self._digests: dict[str, str] = {}
         self._read_at = float("-inf")
         self._reading = asyncio.Lock()
+        self.book = Rulebook(None)
+        self._policy_digest = ""
 
     async def get(self, name: str) -> PublishedContract | None:
         """The published contract of a tool; None when no worker has published it.
@@ -47,16 +59,40 @@ class Catalogue:
             return tool.contract.as_published() if tool.contract.kind == "read" else None
         return contract
 
+    async def real_name(self, name: str) -> str:
+        """The tool's own name for one that a model was shown: `crm__ask` is `crm.ask` where no tool has that name."""
+        if SHOWN_DOT not in name or await self.get(name) is not None:
+            return name
+        return next((known for known in self._known if known.replace(".", SHOWN_DOT) == name), name)
+
     async def all(self) -> dict[str, PublishedContract]:
         """Every published contract by name."""
         await self._refresh()
         return dict(self._known)
+
+    async def book_now(self) -> Rulebook:
+        """The policy in force at this moment: for what no worker judges, a stored answer that is given again."""
+        fields = await self._store.send(self._commands.hash_fields(self._commands.keys.catalogue))
+        await self._take_policy(fields)
+        return self.book
+
+    async def _take_policy(self, fields: Mapping[str, str]) -> None:
+        published = fields.get(POLICY_FIELD, "").partition(" ")[2]
+        if published == self._policy_digest:
+            return
+        body = await self._store.send(Read(("GET", self._commands.keys.published(published)), raw_bytes))
+        policy = None if body is None else read_published(body, digest=published)
+        if policy is None:
+            logger.error("the published policy %s cannot be read here: every call is refused", published[:16])
+        self.book = Rulebook.unreadable() if policy is None else Rulebook(policy)
+        self._policy_digest = published
 
     async def _refresh(self) -> None:
         async with self._reading:
             if time.monotonic() - self._read_at < MISSING_S:
                 return  # another caller has just read it
             fields = await self._store.send(self._commands.hash_fields(self._commands.keys.catalogue))
+            await self._take_policy(fields)
             fresh = {
                 field.removeprefix("contract:"): value.split(" ")[1]
                 for field, value in fields.items()

@@ -55,6 +55,8 @@ class EffectHandle:
         self.result_scope = "caller"
         self.heard_since = 0
         """The notice connection on which its proposal was answered; 0 when this client did not propose it."""
+        self.is_earlier = False
+        """Whether an earlier effect (or an earlier send of this one) answers: what it brought is given again."""
         self.foreign = False
         """Whether the effect was proposed by another call, so that its result may not be this caller's to see."""
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from effectsvc.client.refusals import refused_result
+from effectsvc.client.proposing import Advice, Asked, advise
+from effectsvc.client.refusals import denied_result, refused_result
 from effectsvc.core.canonical import digest, short
 from effectsvc.core.decision import (
     NO_POLICY,
+    NO_REFUSAL,
     NOT_EVALUATED,
     UNREADABLE,
     Facts,
@@ -24,13 +26,17 @@ from effectsvc.core.decision import (
     entry_hash,
     outcome_entry,
 )
-from effectsvc.core.identity import args_digest, call_claim_digest, check_name, new_nonce
+from effectsvc.core.identity import args_digest, call_claim_digest, new_nonce
 from effectsvc.core.outcome import Replay, SourceRef, ToolError, ToolResult
 from effectsvc.errors import ContractError
+from effectsvc.hooks import HookAnswer, RunFacts, Unavailable, Where, ask_authorizer, ask_checks
 from effectsvc.isolation import Isolation
+from effectsvc.policy import approval_gate
+from effectsvc.policy.gate import Allow, Deny, Escalate
+from effectsvc.policy.rulebook import Rulebook
 from effectsvc.store import replies as r
 from effectsvc.store.cell_commands import ReadCall
-from effectsvc.tools.arguments import ArgumentsRefused, RawArguments, SentArguments
+from effectsvc.tools.arguments import ArgumentsRefused, SentArguments
 from effectsvc.tools.context import EffectContext, SyncEffectContext, boot_now_s
 from effectsvc.tools.contract import PublishedContract
 from effectsvc.tools.credentials import identity_of, resolver_of
@@ -44,9 +50,10 @@ if TYPE_CHECKING:
     from effectsvc.client.run import Run
 
 
-async def read_inline(
-    run: Run, contract: PublishedContract, arguments: RawArguments, *, tool_call_id: str | None
-) -> ToolResult[Any]:
+_WHERE: Final[tuple[Where, ...]] = ("task", "thread")
+
+
+async def read_inline(run: Run, contract: PublishedContract, asked: Asked) -> ToolResult[Any]:
     """Reads now, in this process. Raises ContractError when the tool's code is not here; StoreUnavailable."""
     client = run.client
     tool = client.tools.get(contract.name) if client.tools is not None else None
@@ -55,19 +62,24 @@ async def read_inline(
             f"The read tool {contract.name!r} is not importable here.",
             next_step="Give the client the registry: AsyncEffectClient.from_env(tools=...).",
         )
-    if tool_call_id:
-        check_name("tool_call", tool_call_id)
-    sent = contract.read_sent(arguments)
-    call, entry = _read_call(run, contract, sent, tool_call_id or "")
+    book = client.catalogue.book
+    advice = advise(run, asked, contract, book)
+    denial = await _denial(run, asked, tool, advice)
+    call, entry = _read_call(run, contract, asked, advice, denial, book)
     reply = await client.store.send(client.commands.admit_read(call))
     match reply:
         case r.Replay(result):
+            if (now := await client.catalogue.book_now()) is not book:
+                anew = advise(run, asked, contract, now)
+                if isinstance(anew.verdict, Deny):
+                    return await _refused_anew(run, contract, asked, anew, now)
             return _result(contract, result, replay="call")
         case r.Refused(rule, layer, detail):
             if rule == "run_halted":
                 run.halt_reason = detail
-            told = sent.message if isinstance(sent, ArgumentsRefused) and rule == sent.code else ""
-            return refused_result("", rule, layer, detail, message=told)
+            if denial is not None and rule == denial.rule_id:
+                return denied_result("", denial)
+            return refused_result("", rule, layer, detail)
         case r.Frozen(scope, ids):
             return refused_result("", f"{scope}_frozen", "0.5:kill_switch", ids)
         case r.WrongCell(cell):
@@ -76,20 +88,67 @@ async def read_inline(
             return refused_result("", "run_guard_outside_run", "0.7:run_halted", "")
         case r.Admitted():
             pass
-    assert isinstance(sent, SentArguments)
-    verdict = await _run(run, tool, sent, call.reader)
+    assert advice.sent is not None
+    verdict = await _run(run, tool, advice.sent, call.reader)
     return await _close(run, contract, tool, call, entry_hash(entry), verdict)
 
 
+async def _denial(run: Run, asked: Asked, tool: Tool[Any, Any], advice: Advice) -> Deny | None:
+    """What refuses the read: for an inline read this process is the worker too. A read is not held for a person."""
+    match advice.verdict:
+        case Deny():
+            return advice.verdict
+        case Escalate(reason):
+            return Deny(approval_gate.RULE, approval_gate.LAYER, hints=("Go on without it.",), facts={"why": reason})
+    sent, client = advice.sent, run.client
+    assert sent is not None
+    if client.authorizer is None and not tool.check_functions:
+        return None
+    answer = await _ask_hooks(run, tool, sent)
+    if isinstance(answer, Unavailable):
+        return answer.denial
+    return answer if isinstance(answer, Deny) else None
+
+
+async def _ask_hooks(run: Run, tool: Tool[Any, Any], sent: SentArguments) -> HookAnswer:
+    """The Authorizer's word, then the tool's preconditions. A read that cannot be judged is refused, not put off."""
+    client, isolation = run.client, run.client.isolation()
+    contexts = {where: _context(run, tool, sent, "unread", isolation, where) for where in _WHERE}
+    if client.authorizer is not None:
+        answer = await ask_authorizer(
+            client.authorizer,
+            isolation,
+            caller=run.caller,
+            tool=tool.name,
+            arguments=sent.values,
+            run=RunFacts(tenant_id=run.tenant_id, run_id=run.run_id),
+            ctx=contexts["task"],
+            timeout_s=client.settings.authorizer_timeout_s,
+        )
+        if not isinstance(answer, Allow):
+            return answer
+    args = tool.validate_sent(sent.canonical)
+    if isinstance(args, ArgumentsRefused):
+        return Deny(args.code, "1:ghost_arguments", message=args.message)
+    return await ask_checks(tool, isolation, args=args, ctx=contexts, timeout_s=client.settings.check_timeout_s)
+
+
+async def _refused_anew(
+    run: Run, contract: PublishedContract, asked: Asked, advice: Advice, book: Rulebook
+) -> ToolResult[Any]:
+    """A stored result that the policy of this moment does not allow: the refusal is recorded as a read of its own."""
+    assert isinstance(advice.verdict, Deny)
+    call, _ = _read_call(run, contract, asked, advice, advice.verdict, book)
+    await run.client.store.send(run.client.commands.admit_read(call))
+    return denied_result("", advice.verdict)
+
+
 def _read_call(
-    run: Run, contract: PublishedContract, sent: SentArguments | ArgumentsRefused, tool_call_id: str
+    run: Run, contract: PublishedContract, asked: Asked, advice: Advice, denial: Deny | None, book: Rulebook
 ) -> tuple[ReadCall, bytes]:
-    refused = isinstance(sent, ArgumentsRefused)
-    args_hex = UNREADABLE if isinstance(sent, ArgumentsRefused) else _args_hex(contract, sent)
-    args = args_hex if refused else short(args_hex)
-    rule, layer = (
-        (sent.code, "1:ghost_arguments") if isinstance(sent, ArgumentsRefused) else ("no_refusal", "no_refusal")
-    )
+    args = short(_args_hex(contract, advice.sent)) if advice.sent is not None else UNREADABLE
+    rule, layer = (denial.rule_id, denial.layer) if denial is not None else (NO_REFUSAL, NO_REFUSAL)
+    rules = book.rules(contract)
     reader = new_nonce()
     facts = Facts(
         effect=f"read-{reader}",
@@ -102,17 +161,18 @@ def _read_call(
         caller=run.caller,
         args_digest=args,
         intent=NOT_EVALUATED,
-        stripped=() if isinstance(sent, ArgumentsRefused) else sent.ghosts,
-        policy_digest=NO_POLICY,
+        stripped=advice.sent.ghosts if advice.sent is not None else (),
+        policy_digest=book.digest or NO_POLICY,
         by=run.client.by,
         software=f"effectsvc/{__version__}",
         log_key=run.log_key,
+        would=advice.would_rule_id,
     )
     entry = decision_entry(facts, token=reader, occurrence=1, at_ms=_wall_ms(), rule=rule, layer=layer)
     # A stored read answers its own reader only: who it acts for is part of the claim.
     subject = acting_subject(contract, run.caller, run.tenant_id) or f"user:{run.caller.user_id or ''}"
     digest_of_call = call_claim_digest(
-        tenant=run.tenant_id, run_id=run.run_id, tool_call_id=orjson.dumps([tool_call_id, subject]).decode()
+        tenant=run.tenant_id, run_id=run.run_id, tool_call_id=orjson.dumps([asked.tool_call_id, subject]).decode()
     )
     call = ReadCall(
         reader=reader,
@@ -121,13 +181,16 @@ def _read_call(
         agent=run.caller.agent_id,
         run=run.digest,
         args=args,
-        call=digest_of_call if tool_call_id else "",
+        call=digest_of_call if asked.tool_call_id else "",
         entry=entry,
-        to="refused" if refused else "admitted",
+        to="refused" if denial is not None else "admitted",
         rule=rule,
         layer=layer,
         retain_ms=max(1, round(run.client.settings.retain_reads_for_s * 1000)),
         above=run.above,
+        halt_rules=book.run.halt_on,
+        halts_any=rules.halts_any,
+        policy=book.digest,
     )
     return call, entry
 
@@ -144,12 +207,15 @@ async def _run(run: Run, tool: Tool[Any, Any], sent: SentArguments, reader: str)
         return NotHappened("not_attempted", args.code, "none")
     contract = tool.contract
     isolation = run.client.isolation()
-    ctx = _context(run, tool, sent, reader, isolation)
+    where: Where = "thread" if contract.isolation == "thread" else "task"
+    ctx = _context(run, tool, sent, reader, isolation, where)
     ended = await isolation.run(tool.function, args, ctx, isolation=contract.isolation, timeout_s=contract.timeout_s)
     return verdict_of(contract, ended, parts_begun=False, sends=0)
 
 
-def _context(run: Run, tool: Tool[Any, Any], sent: SentArguments, reader: str, isolation: Isolation) -> EffectContext:
+def _context(
+    run: Run, tool: Tool[Any, Any], sent: SentArguments, reader: str, isolation: Isolation, where: Where
+) -> EffectContext:
     """A read has no lease and no parts; it may send as long as its time lasts."""
     contract = tool.contract
     fields: dict[str, Any] = {
@@ -177,7 +243,7 @@ def _context(run: Run, tool: Tool[Any, Any], sent: SentArguments, reader: str, i
         ),
         "http": isolation.connections,
     }
-    if contract.isolation == "thread":
+    if where == "thread":
         return SyncEffectContext(loop=asyncio.get_running_loop(), **fields)
     return EffectContext(**fields)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from effectsvc.core.outcome import Retry, ToolError, ToolResult
-
-RETRYABLE: Final = frozenset({"tool_frozen", "agent_frozen", "cell_frozen", "rate_limited"})
+from effectsvc.core.outcome import RETRYABLE_REFUSALS, Retry, ToolError, ToolResult
+from effectsvc.policy.gate import Deny
 
 
 class _Told(NamedTuple):
@@ -19,6 +19,10 @@ _TOLD: Final = {
     "unknown_tool": _Told("There is no such tool.", ("Use one of the tools that you were given.",)),
     "invalid_arguments": _Told("The arguments do not fit the tool.", ("Correct them and call again.",), "safe"),
     "unreadable_arguments": _Told("The arguments cannot be read.", ("Send plain JSON values.",), "safe"),
+    "tool_version": _Told("The tool has another version by now."),
+    "ghost_arguments": _Told(
+        "The call has arguments that the tool does not have.", ("Leave them out and call again.",), "safe"
+    ),
     "kill_switch": _Told("All calls are stopped by an operator.", ("Stop, and tell the user.",)),
     "tool_frozen": _Told(
         "This tool is stopped for now.", ("Go on without it, or call again later.",), "same_call_after"
@@ -37,6 +41,28 @@ _TOLD: Final = {
         ("Do not change details of a call that is under way; look at its status.",),
     ),
     "scope_required": _Told("The caller may not use this tool.", ("Go on without it.",)),
+    "tool_denied": _Told("This agent may not use the tool.", ("Go on without it.",)),
+    "role_required": _Told("The caller may not use this tool.", ("Go on without it.",)),
+    "tenant_mismatch": _Told("The caller belongs to another tenant."),
+    "state_not_allowed": _Told("The tool is not for this stage of the work.", ("Use one of the tools given now.",)),
+    "outside_time_window": _Told("The tool is closed at this time.", ("Go on without it, or try later.",), "safe"),
+    "policy_indeterminate": _Told("Nobody could tell whether this is allowed.", ("Stop, and tell the user.",)),
+    "check_unavailable": _Told("A check that must pass could not be made.", ("Call again later.",), "safe"),
+    "not_authorized": _Told("The call is not authorized.", ("Go on without it.",)),
+    "precondition_failed": _Told(
+        "What the tool needs to hold does not hold.", ("Read the current state first.",), "safe"
+    ),
+    "target_missing": _Told("The call does not name its target.", ("Name the target.",), "safe"),
+    "loop_detected": _Told(
+        "The same calls were made again and again.", ("Change approach: one more repeat ends the run.",)
+    ),
+    "rate_limited": _Told("There were too many calls in a short time.", ("Call again later.",), "same_call_after"),
+    "call_budget_exhausted": _Told("The run has used up its calls.", ("Stop, and tell the user.",)),
+    "cost_budget_exhausted": _Told("The budget is used up.", ("Stop, and tell the user.",)),
+    "target_busy": _Told("Another change of the same target is under way.", ("Wait for it.",), "safe"),
+    "approval_required": _Told("A person must agree first.", ("Do not repeat it; ask for its status.",)),
+    "approval_mismatch": _Told("What was approved is not what would be done."),
+    "render_changed": _Told("What would be sent is no longer what a person was shown."),
     "wrong_cell": _Told("The tenant lives in another cell."),
     "retired": _Told("This was done long ago; its record is retired.", ("Do not repeat it.",)),
     "approval_rejected": _Told("A person refused it.", ("Do not ask for it again.",)),
@@ -46,12 +72,28 @@ _TOLD: Final = {
 }
 
 
-def refused_result(effect_id: str, rule: str, layer: str, detail: str, *, message: str = "") -> ToolResult[Any]:
-    """The result of a refusal. `detail` (ids, scopes) stays in `metadata`, with the host."""
+def refused_result(
+    effect_id: str,
+    rule: str,
+    layer: str,
+    detail: str,
+    *,
+    message: str = "",
+    hints: tuple[str, ...] = (),
+    facts: Mapping[str, Any] | None = None,
+) -> ToolResult[Any]:
+    """The result of a refusal. `detail` (ids) and `facts` (who lacks what) stay in `metadata`, with the host."""
     told = _TOLD.get(rule, _Told("The call was refused."))
-    status = "retryable_error" if rule in RETRYABLE else "denied"
+    status = "retryable_error" if rule in RETRYABLE_REFUSALS else "denied"
     return ToolResult(
         status=status,
-        error=ToolError(code=rule, message=message or told.message, hints=told.hints, retry=told.retry),
-        metadata={"rule_id": rule, "layer": layer, "detail": detail, "effect_id": effect_id},
+        error=ToolError(code=rule, message=message or told.message, hints=hints or told.hints, retry=told.retry),
+        metadata={"rule_id": rule, "layer": layer, "detail": detail, "effect_id": effect_id, **(facts or {})},
+    )
+
+
+def denied_result(effect_id: str, denial: Deny) -> ToolResult[Any]:
+    """The result of a gate's denial."""
+    return refused_result(
+        effect_id, denial.rule_id, denial.layer, "", message=denial.message, hints=denial.hints, facts=denial.facts
     )

@@ -8,43 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar, Token
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from effectsvc.client.handle import EffectHandle
+from effectsvc.client.proposing import Asked, Prepared, prepare, prepare_under, read_tool_call
 from effectsvc.client.reads import read_inline
 from effectsvc.client.refusals import refused_result
 from effectsvc.client.transaction import Pipeline, ProposalInTransaction
-from effectsvc.core.canonical import short
-from effectsvc.core.decision import NO_POLICY, NOT_EVALUATED, UNREADABLE, Facts, note_entry, proposal_entry
-from effectsvc.core.effect import Caller, Payload
-from effectsvc.core.identity import (
-    call_claim_digest,
-    check_name,
-    is_effect_id,
-    new_effect_id,
-)
+from effectsvc.client.visible import EFFECT_STATUS, ToolFormat, as_format, effect_status, visible_tools
+from effectsvc.core.decision import note_entry
+from effectsvc.core.effect import Caller
+from effectsvc.core.identity import call_claim_digest, new_effect_id
 from effectsvc.core.outcome import ToolResult
-from effectsvc.errors import (
-    CanonicalError,
-    ContractError,
-    ProposalUnanswered,
-    RunConflict,
-    StoreError,
-    StoreUnavailable,
-)
-from effectsvc.policy import scope_gate
-from effectsvc.policy.scope_gate import missing_scopes
+from effectsvc.errors import ProposalUnanswered, RunConflict, StoreError, StoreUnavailable
 from effectsvc.store import replies as r
-from effectsvc.store.commands import Address, Proposal, ProposeReply, Read, raw_bytes
+from effectsvc.store.commands import Proposal, ProposeReply, Read, raw_bytes
 from effectsvc.store.connection import LostReply
-from effectsvc.tools.arguments import ArgumentsRefused, RawArguments, SentArguments
-from effectsvc.tools.contract import PublishedContract
-from effectsvc.tools.intent import Meaning, acting_subject, meaning_of
+from effectsvc.tools.arguments import RawArguments
 from effectsvc.tools.tool import Tool
-from effectsvc.version import __version__
 
 if TYPE_CHECKING:
     from effectsvc.client.async_client import AsyncEffectClient
@@ -53,7 +37,6 @@ ToolName: TypeAlias = str | Tool[Any, Any]
 
 LOOK_TRIES: Final = 3
 """A claim can change hands between two sends; three changes in a row are a bug, not a race."""
-MAX_JUSTIFICATION_CHARS: Final = 2_000
 
 _current_run: ContextVar[Run | None] = ContextVar("effectsvc_run", default=None)
 
@@ -83,12 +66,17 @@ class Run:
         self.halt_reason: str | None = opened.halted or None
         self.above = tuple(opened.ancestors.split())
         self.log_key = log_key
+        self._store_ahead_ms = opened.now_ms - _wall_ms()
         self._tokens: list[Token[Run | None]] = []
 
     @property
     def halted(self) -> bool:
         """Whether the run was halted, as far as this process has heard (`refresh` asks)."""
         return self.halt_reason is not None
+
+    def now_ms(self) -> int:
+        """The store's time as it is known here: what deadlines and time windows are compared with."""
+        return _wall_ms() + self._store_ahead_ms
 
     def __enter__(self) -> Run:
         self._tokens.append(_current_run.set(self))
@@ -114,10 +102,15 @@ class Run:
         A refusal, a join with an earlier effect and a replay are answers of the handle, not exceptions. Raises
         StoreUnavailable (nothing was accepted) or ProposalUnanswered (send again with its `effect_id`).
         """
-        prepared = await self._prepare(tool, arguments, tool_call_id, justification, delay_s, effect_id)
-        if isinstance(prepared, EffectHandle):
-            return prepared
-        return await self.send(*prepared)
+        asked = Asked.of(
+            tool,
+            arguments,
+            tool_call_id=tool_call_id,
+            justification=justification,
+            delay_s=delay_s,
+            effect_id=effect_id,
+        )
+        return await self.propose_prepared(await prepare(self, asked))
 
     async def propose_in(
         self,
@@ -134,21 +127,27 @@ class Run:
 
         The claims are read now and what they name is declared; `settle` sends again by itself if they changed.
         """
-        prepared = await self._prepare(tool, arguments, tool_call_id, justification, delay_s, effect_id)
-        if isinstance(prepared, EffectHandle):
-            return ProposalInTransaction(prepared.effect_id, self, _refused=prepared)
-        proposal, contract, intent_key = prepared
-        proposal = replace(proposal, looks=await self._claimed_by(proposal))
+        asked = Asked.of(
+            tool,
+            arguments,
+            tool_call_id=tool_call_id,
+            justification=justification,
+            delay_s=delay_s,
+            effect_id=effect_id,
+        )
+        prepared = await prepare(self, asked)
+        if prepared.denial is not None:
+            return ProposalInTransaction(asked.effect_id, self, _refused=await self.propose_prepared(prepared))
+        proposal = replace(prepared.proposal, looks=await self._claimed_by(prepared.proposal))
+        prepared = replace(prepared, proposal=proposal)
         command = self.client.commands.propose(proposal)
         place = len(pipe)
         # EVAL, not EVALSHA: inside EXEC an unknown script would fail alone, after the application's writes.
         pipe.eval(command.script.text, len(command.keys), *command.keys, *command.argv)
         return ProposalInTransaction(
-            proposal.at.effect_id,
+            asked.effect_id,
             self,
-            _proposal=proposal,
-            _contract=contract,
-            _intent_key=intent_key,
+            _prepared=prepared,
             _command=command,
             _place=place,
         )
@@ -172,9 +171,15 @@ class Run:
         timeout: float | None = 30.0,  # noqa: ASYNC109  # how long the host waits; the call itself is never cancelled
     ) -> ToolResult[Any]:
         """Propose and wait for an effect; read for a read tool (inline, where its code can be imported)."""
-        contract = await self.client.catalogue.get(_name(tool))
+        if isinstance(tool, str):
+            tool = await self.client.catalogue.real_name(tool)
+        name = _name(tool)
+        if name == EFFECT_STATUS:
+            return await effect_status(self, arguments)
+        contract = await self.client.catalogue.get(name)
         if contract is not None and contract.kind == "read":
-            return await read_inline(self, contract, arguments, tool_call_id=tool_call_id)
+            asked = Asked.of(tool, arguments, tool_call_id=tool_call_id)
+            return await read_inline(self, contract, asked)
         handle = await self.propose(tool, arguments, tool_call_id=tool_call_id, justification=justification)
         return await handle.wait(timeout=timeout)
 
@@ -190,150 +195,45 @@ class Run:
             )
         )
 
+    async def tools(self, *, format: ToolFormat | None = None) -> list[Any]:  # noqa: A002  # the word of the model APIs
+        """The tools that this caller may use in this workflow state, by name; none but `effect_status` once halted.
+
+        Without `format`: `VisibleTool` objects. "openai", "anthropic" and "mcp": as these take lists of tools.
+        """
+        return [as_format(tool, format) for tool in visible_tools(self, await self.client.catalogue.all())]
+
     # ---- propose ---------------------------------------------------------------------------------------------------
 
-    async def _prepare(
-        self,
-        tool: ToolName,
-        arguments: RawArguments,
-        tool_call_id: str | None,
-        justification: str,
-        delay_s: float,
-        effect_id: str | None,
-    ) -> tuple[Proposal, PublishedContract, str] | EffectHandle:
-        name = _name(tool)
-        if effect_id is not None and not is_effect_id(effect_id):
-            raise ContractError("An effect id is 1 to 64 letters, digits, underscores and hyphens.")
-        if tool_call_id is not None and tool_call_id != "":
-            check_name("tool_call", tool_call_id)
-        contract = await self.client.catalogue.get(name)
-        effect_id = effect_id or new_effect_id(now_ms=_wall_ms())
-        if contract is None:
-            return self._refused_handle(effect_id, "unknown_tool", "0:tool", f"No worker has published {name!r}.")
-        if contract.kind == "read":
-            raise ContractError(f"{name!r} is a read tool.", next_step="Use `run.call`; only effects are proposed.")
-        sent = contract.read_sent(arguments)
-        if isinstance(sent, ArgumentsRefused):
-            proposal = self._proposal(
-                contract,
-                effect_id,
-                tool_call_id or "",
-                None,
-                None,
-                justification,
-                delay_s,
-                (sent.code, "1:ghost_arguments"),
-            )
-            await self.send(proposal, contract)
-            return self._refused_handle(effect_id, sent.code, "1:ghost_arguments", sent.message)
-        if missing := missing_scopes(self.caller.scopes, contract.required_scopes):
-            # Advice, to fail early and record the refusal; the worker's gate has the authority.
-            proposal = self._proposal(
-                contract, effect_id, tool_call_id or "", None, None, justification, delay_s,
-                (scope_gate.RULE, scope_gate.LAYER),
-            )  # fmt: skip
-            await self.send(proposal, contract)
-            handle = self._refused_handle(effect_id, scope_gate.RULE, scope_gate.LAYER, "")
-            assert handle.refusal is not None
-            handle.refusal.metadata["missing_scopes"] = missing
+    async def propose_prepared(self, prepared: Prepared) -> EffectHandle:
+        """Sends what was prepared, also a refusal, which is recorded. Raises as `propose` does."""
+        handle = await self.send(prepared)
+        if prepared.denial is None:
+            return await self.judged_again(prepared, handle)
+        if handle.refusal is None or handle.refusal.metadata.get("rule_id") == prepared.denial.rule_id:
+            handle.refusal = prepared.refusal
+        return handle
+
+    async def judged_again(self, prepared: Prepared, handle: EffectHandle) -> EffectHandle:
+        """An earlier effect's answer is given again only under the policy of this moment: no worker judges a replay."""
+        if handle.refusal is not None or not handle.is_earlier:
             return handle
-        subject = acting_subject(contract, self.caller, self.tenant_id)
-        try:
-            meaning = meaning_of(
-                contract,
-                tenant=self.tenant_id,
-                run_id=self.run_id,
-                tool_call_id=tool_call_id or "",
-                subject=subject,
-                values=sent.values,
-                canonical=sent.canonical,
-            )
-        except CanonicalError as error:
-            proposal = self._proposal(
-                contract, effect_id, tool_call_id or "", None, None, justification, delay_s,
-                ("invalid_arguments", "1:ghost_arguments"),
-            )  # fmt: skip
-            await self.send(proposal, contract)
-            return self._refused_handle(effect_id, "invalid_arguments", "1:ghost_arguments", error.message)
-        proposal = self._proposal(contract, effect_id, tool_call_id or "", sent, meaning, justification, delay_s, None)
-        return proposal, contract, meaning.intent
+        book = await self.client.catalogue.book_now()
+        if book is prepared.book:
+            return handle
+        contract = await self.client.catalogue.get(prepared.asked.name)
+        asked = replace(prepared.asked, effect_id=new_effect_id(now_ms=_wall_ms()), version=None)
+        anew = prepare_under(self, asked, contract, book)
+        return handle if anew.denial is None else await self.propose_prepared(anew)
 
-    def _proposal(
-        self,
-        contract: PublishedContract,
-        effect_id: str,
-        tool_call_id: str,
-        sent: SentArguments | None,
-        meaning: Meaning | None,
-        justification: str,
-        delay_s: float,
-        refusal: tuple[str, str] | None,
-    ) -> Proposal:
-        call = call_claim_digest(tenant=self.tenant_id, run_id=self.run_id, tool_call_id=tool_call_id)
-        rule, layer = refusal or ("no_refusal", "no_refusal")
-        args = meaning.args if meaning else UNREADABLE
-        intent = meaning.intent if meaning else NOT_EVALUATED
-        stripped = sent.ghosts if sent else ()
-        facts = Facts(
-            effect=effect_id,
-            tool=contract.name,
-            tool_version=contract.version,
-            reversibility=contract.reversibility,
-            acting_as=contract.acting_as,
-            tenant=self.tenant_id,
-            run=self.run_id,
-            caller=self.caller,
-            args_digest=args,
-            intent=intent,
-            stripped=stripped,
-            policy_digest=NO_POLICY,
-            by=self.client.by,
-            software=f"effectsvc/{__version__}",
-            log_key=self.log_key,
-        )
-        payload = Payload(
-            arguments=sent.canonical if sent else b"{}",
-            run_id=self.run_id,
-            tool_call_id=tool_call_id,
-            caller=self.caller,
-            justification=justification[:MAX_JUSTIFICATION_CHARS],
-            intent_key=intent,
-            above=self.above,
-            stripped=stripped,
-            contract=contract.digest[:16],
-            policy="",
-            subject=acting_subject(contract, self.caller, self.tenant_id),
-        )
-        return Proposal(
-            at=Address(
-                effect_id, self.digest[:22], contract.lane, short(intent)[:22] if meaning else "none", self.above
-            ),
-            tool=contract.name,
-            version=contract.version,
-            tenant=self.tenant_id,
-            agent=self.caller.agent_id,
-            args=args,
-            call=call if tool_call_id else "",
-            payload=payload.to_bytes(),
-            entry=proposal_entry(facts, at_ms=_wall_ms(), rule=rule, layer=layer),
-            to="refused" if refusal else "proposed",
-            rule=rule,
-            layer=layer,
-            needs_call=contract.reversibility != "reversible",
-            delay_ms=round(delay_s * 1000),
-            notice=self.client.name,
-            superseded=tuple(short(key)[:22] for key in meaning.superseded) if meaning else (),
-        )
-
-    async def send(self, proposal: Proposal, contract: PublishedContract, intent_key: str = "") -> EffectHandle:
+    async def send(self, prepared: Prepared) -> EffectHandle:
         """Sends a prepared proposal until the claims that it meets are declared. Raises as `propose` does."""
-        effect_id = proposal.at.effect_id
+        proposal, effect_id = prepared.proposal, prepared.asked.effect_id
         try:
             hearing = self.client.hearing
             for _ in range(LOOK_TRIES + 2):  # the call's claim and the intent's may each name one effect
                 reply = await self.client.store.send(self.client.commands.propose(proposal))
                 if not isinstance(reply, r.Look):
-                    handle = self.answered(proposal, contract, intent_key, reply)
+                    handle = self.answered(prepared, reply)
                     if isinstance(reply, r.Proposed):
                         handle.heard_since = hearing
                     return handle
@@ -346,16 +246,15 @@ class Run:
             ) from error
         raise StoreUnavailable("The claims of this call kept changing hands.", effect_id=effect_id, code="claims_moved")
 
-    def answered(
-        self, proposal: Proposal, contract: PublishedContract, intent_key: str, reply: ProposeReply
-    ) -> EffectHandle:
+    def answered(self, prepared: Prepared, reply: ProposeReply) -> EffectHandle:
         """The handle for what `propose` answered."""
-        handle = EffectHandle(self.client, effect_id=proposal.at.effect_id, tenant_id=self.tenant_id, run=self)
-        handle.intent_key = intent_key
-        handle.result_scope = contract.result_scope
+        handle = EffectHandle(self.client, effect_id=prepared.asked.effect_id, tenant_id=self.tenant_id, run=self)
+        handle.intent_key = prepared.intent_key
+        handle.result_scope = prepared.result_scope
         match reply:
             case r.Proposed() | r.Held() | r.Exists():
                 handle.occurrence = reply.occurrence
+                handle.is_earlier = isinstance(reply, r.Exists)
                 if isinstance(reply, r.Exists) and reply.state == "refused":
                     handle.refusal = refused_result(handle.effect_id, reply.rule, reply.layer, "")
             case r.Joined(how, effect_id):
@@ -365,7 +264,7 @@ class Run:
                     reply.occurrence,
                 )
                 handle.intent_key = ""
-                handle.foreign = True
+                handle.foreign = handle.is_earlier = True
             case r.Refused(rule, layer, detail):
                 if rule == "run_halted":
                     self.halt_reason = detail
@@ -382,11 +281,6 @@ class Run:
                 raise StoreError(f"The cell has {count} tombstone buckets.", next_step="Restart this process.")
             case r.Look():
                 raise AssertionError("a look is sent again, never answered")
-        return handle
-
-    def _refused_handle(self, effect_id: str, rule: str, layer: str, message: str) -> EffectHandle:
-        handle = EffectHandle(self.client, effect_id=effect_id, tenant_id=self.tenant_id, run=self)
-        handle.refusal = refused_result(effect_id, rule, layer, "", message=message)
         return handle
 
     # ---- the run itself --------------------------------------------------------------------------------------------
@@ -423,15 +317,15 @@ class Run:
     async def open_effects(self) -> list[EffectHandle]:
         """Handles of this run's effects that are not final."""
         ids = await self.client.store.send(self.client.commands.open_effects(self.digest))
-        return [await self._found(effect_id) for effect_id in sorted(ids)]
+        return [await self.found(effect_id) for effect_id in sorted(ids)]
 
     async def effect(self, *, tool_call_id: str) -> EffectHandle | None:
         """The effect that answers this tool call id; None when there is none."""
         call = call_claim_digest(tenant=self.tenant_id, run_id=self.run_id, tool_call_id=tool_call_id)
         raw = await self.client.store.send(Read(("GET", self.client.keys.call(call)), raw_bytes))
-        return None if raw is None else await self._found(raw.decode())
+        return None if raw is None else await self.found(raw.decode())
 
-    async def _found(self, effect_id: str) -> EffectHandle:
+    async def found(self, effect_id: str) -> EffectHandle:
         """A handle of an effect that was not proposed by this object: whose result it is, its payload says."""
         handle = EffectHandle(self.client, effect_id=effect_id, tenant_id=self.tenant_id, run=self)
         handle.foreign = True
@@ -452,25 +346,3 @@ def _name(tool: ToolName) -> str:
 
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def read_tool_call(call: Any) -> tuple[str, RawArguments, str | None, str]:
-    """Name, arguments, id and justification of a tool call as the common model APIs return it (mapping or object)."""
-
-    def get(source: Any, name: str) -> Any:
-        return source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)
-
-    function = get(call, "function")
-    named = call if function is None else function
-    name = get(named, "name")
-    if not isinstance(name, str):
-        raise ContractError("A tool call without a name.", next_step="Pass the model API's own tool call objects.")
-    arguments: RawArguments = next(
-        (v for key in ("arguments", "input", "args") if (v := get(named, key)) is not None), {}
-    )
-    call_id = get(call, "id") or get(call, "tool_call_id") or get(call, "call_id")
-    why = ""
-    if isinstance(arguments, Mapping) and "justification" in arguments:
-        why = str(arguments["justification"])
-        arguments = {key: value for key, value in arguments.items() if key != "justification"}
-    return name, arguments, call_id, why

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from effectsvc.client.handle import EffectHandle
 from effectsvc.errors import EpochChanged
 from effectsvc.store import replies as r
-from effectsvc.store.commands import Command, Proposal, ProposeReply
+from effectsvc.store.commands import Command, ProposeReply
 from effectsvc.store.server_errors import server_error
-from effectsvc.tools.contract import PublishedContract
 
 if TYPE_CHECKING:
+    from effectsvc.client.proposing import Prepared
     from effectsvc.client.run import Run
 
 
@@ -42,9 +42,7 @@ class ProposalInTransaction:
     effect_id: str
     _run: Run = field(repr=False)
     _refused: EffectHandle | None = field(default=None, repr=False)
-    _proposal: Proposal | None = field(default=None, repr=False)
-    _contract: PublishedContract | None = field(default=None, repr=False)
-    _intent_key: str = ""
+    _prepared: Prepared | None = field(default=None, repr=False)
     _command: Command[ProposeReply] | None = field(default=None, repr=False)
     _place: int = 0
 
@@ -56,8 +54,7 @@ class ProposalInTransaction:
         """
         if self._refused is not None:
             return self._refused
-        assert self._proposal is not None
-        assert self._contract is not None
+        assert self._prepared is not None
         assert self._command is not None
         raw = replies[self._place]
         if isinstance(raw, Exception):
@@ -65,10 +62,10 @@ class ProposalInTransaction:
         try:
             reply = self._command.parse(_as_bytes(raw))
         except EpochChanged:
-            return await self._run.send(self._proposal, self._contract, self._intent_key)
+            return await self._run.propose_prepared(self._prepared)
         if isinstance(reply, r.Look):
-            return await self._run.send(self._proposal, self._contract, self._intent_key)
-        return self._run.answered(self._proposal, self._contract, self._intent_key, reply)
+            return await self._run.propose_prepared(self._prepared)
+        return await self._run.judged_again(self._prepared, self._run.answered(self._prepared, reply))
 
 
 def _as_bytes(raw: Any) -> Any:

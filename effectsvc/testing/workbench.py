@@ -21,6 +21,7 @@ from typing import Final, cast
 from effectsvc.client import AsyncEffectClient, Run
 from effectsvc.core.effect import Caller
 from effectsvc.executor import Executor
+from effectsvc.hooks import Authorizer
 from effectsvc.leases import LeaseKeeper
 from effectsvc.policy.policy_file import Policy
 from effectsvc.session import Session
@@ -40,18 +41,30 @@ class Workbench:
     does both until nothing moves by itself any more.
     """
 
-    def __init__(self, tools: ToolRegistry, *, policy: Policy | None = None, now_ms: int | None = None) -> None:
+    def __init__(
+        self,
+        tools: ToolRegistry,
+        *,
+        policy: Policy | None = None,
+        now_ms: int | None = None,
+        authorizer: Authorizer | None = None,
+    ) -> None:
         self.tools = tools
         self._now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         self.store = MemoryStore("workbench", now_ms=lambda: self._now_ms)
-        self._policy = policy or Policy.empty()
         self._state = tempfile.TemporaryDirectory(prefix="effectsvc-workbench-")
         settings = load_settings(cell="workbench", state_dir=Path(self._state.name), lanes=",".join(tools.lanes))
         store = cast(AsyncStore, self.store)  # the same face
-        self.executor = Executor(settings, tools, self._policy, store=store, keeper=cast(LeaseKeeper, _Keeper()))
+        self.executor = Executor(
+            settings, tools, policy, store=store, keeper=cast(LeaseKeeper, _Keeper()), authorizer=authorizer
+        )
         self.session = Session(self.executor, listener=cast(Listener, _Channels(self.store, lambda *_: None)))
         self.client = AsyncEffectClient(
-            settings, tools=tools, store=store, listener=lambda heard: cast(Listener, _Channels(self.store, heard))
+            settings,
+            tools=tools,
+            store=store,
+            listener=lambda heard: cast(Listener, _Channels(self.store, heard)),
+            authorizer=authorizer,
         )
 
     async def __aenter__(self) -> Workbench:

@@ -30,6 +30,9 @@ RawArguments: TypeAlias = Mapping[str, Any] | BaseModel | str | bytes
 # 1 MiB, the store's limit for one effect's payload is of this order; a model writes a few KiB.
 MAX_ARGUMENT_BYTES: Final = 1_048_576
 
+JUSTIFICATION: Final = "justification"
+"""No contract has an argument of this name; what a model says there is for approvers, and never compared."""
+
 # Pydantic's errors whose messages quote the schema alone. Others may quote what was sent, or are the text of the
 # tool author's own exception, so they are told without their text; so is a kind that is newer than this list.
 _TOLD_IN_FULL_TEXT: Final = """
@@ -64,6 +67,8 @@ class SentArguments:
     canonical: bytes = field(repr=False)
     ghosts: tuple[str, ...] = ()
     """Paths of the stripped names; names that a model made up are cut to 64 characters."""
+    justification: str = field(default="", repr=False)
+    """What the model said in the property that `run.tools()` adds: lifted out before anything is compared."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,7 @@ def read_sent(schema: Schema, raw: RawArguments) -> SentArguments | ArgumentsRef
     values = _values(raw)
     if isinstance(values, ArgumentsRefused):
         return values
+    why = values.pop(JUSTIFICATION, "")
     stripped, ghosts = strip_unknown(schema, values)
     try:
         canonical = canonical_arguments(stripped)
@@ -103,18 +109,25 @@ def read_sent(schema: Schema, raw: RawArguments) -> SentArguments | ArgumentsRef
     # As the worker will read them: 1.0 is 1 there, so the intent key must not see the difference here either.
     stored = read_arguments(canonical)
     assert isinstance(stored, dict)
-    return SentArguments(stored, canonical, ghosts)
+    return SentArguments(stored, canonical, ghosts, why if isinstance(why, str) else "")
 
 
 def _plain(schema: Schema, raw: dict[str, Any]) -> SentArguments | None:
     """The quick way for what agents mostly send: plain JSON values under known names. None: the long way decides."""
+    why = ""
+    if JUSTIFICATION in raw:
+        raw = dict(raw)
+        said = raw.pop(JUSTIFICATION)
+        if not isinstance(said, str):
+            return None
+        why = said
     if not accepts_at_once(schema, raw):
         return None
     try:
         canonical = canonical_arguments(raw)
     except CanonicalError:
         return None
-    return SentArguments(dict(raw), canonical) if len(canonical) <= MAX_ARGUMENT_BYTES else None
+    return SentArguments(dict(raw), canonical, (), why) if len(canonical) <= MAX_ARGUMENT_BYTES else None
 
 
 def validate_sent(model: type[InputT], canonical: bytes) -> InputT | ArgumentsRefused:

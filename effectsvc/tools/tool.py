@@ -5,9 +5,10 @@ It stays callable, so that a test may call it directly: `await tool(args, ctx)`.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import BaseModel
 
@@ -75,6 +76,14 @@ class Tool(Generic[InT, OutT]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} version {self._contract.version}>"
+
+    def under(self, contract: ToolContract) -> Self:
+        """The same tool under another contract: this one, made stricter by a policy."""
+        if contract is self._contract:
+            return self
+        other = copy.copy(self)
+        other._contract = contract
+        return other
 
     def validate_sent(self, canonical: bytes) -> InT | ArgumentsRefused:
         """The input model from canonical arguments: strict, nothing coerced. A refusal is a value."""
