@@ -139,6 +139,7 @@ async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None)
         decision=decision,
         entry=entry,
         max_age_ms=x.key_age_ms(ready.tool.contract, effect, wall_ms),
+        rates=ready.rates,
     )
     resends = x.store.resends
     try:

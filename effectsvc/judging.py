@@ -14,12 +14,14 @@ from pydantic import BaseModel
 from effectsvc.core.canonical import canonical_arguments, digest, read_arguments, short
 from effectsvc.core.decision import NO_POLICY, NOT_EVALUATED, Facts, decision_entry, proposal_entry
 from effectsvc.core.effect import Effect
+from effectsvc.core.limits import Rate
 from effectsvc.errors import CanonicalError
 from effectsvc.hooks import RunFacts, Unavailable, ask_authorizer, ask_checks
 from effectsvc.policy import approval_gate
 from effectsvc.policy.approval_gate import approval_mark
 from effectsvc.policy.chain import judge
 from effectsvc.policy.gate import Approved, Deny, Escalate, GateContext
+from effectsvc.policy.limits import rates_of
 from effectsvc.policy.rulebook import Rulebook
 from effectsvc.policy.tool_rules import ToolRules
 from effectsvc.reconcile import question_context
@@ -53,6 +55,7 @@ class Ready:
     facts: Facts
     rendered: Any
     completed_parts: tuple[str, ...]
+    rates: tuple[Rate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,8 @@ async def _judge_under(x: Executor, effect: Effect, at: Address, tool: Tool[Any,
     facts = await facts_of(x, effect, tool=tool, book=book, would=judged.would_rule_id)
     parts = await x.store.send(x.commands.parts(effect.effect_id)) if "parts" in effect.fields else {}
     completed = tuple(sorted(name for name, (phase, *_) in parts.items() if phase == "done"))
-    return Ready(effect, at, tool, args, facts, rendered, completed)
+    rates = rates_of(rules, tenant=effect.tenant, agent=effect.agent)
+    return Ready(effect, at, tool, args, facts, rendered, completed, rates)
 
 
 def _rendered(x: Executor, tool: Tool[Any, Any], args: BaseModel | ArgumentsRefused) -> tuple[Any, dict[str, Deny]]:

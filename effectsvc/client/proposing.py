@@ -17,11 +17,13 @@ from effectsvc.core.canonical import short
 from effectsvc.core.decision import NO_POLICY, NO_REFUSAL, NOT_EVALUATED, UNREADABLE, Facts, proposal_entry
 from effectsvc.core.effect import Payload
 from effectsvc.core.identity import call_claim_digest, check_name, is_effect_id, new_effect_id
+from effectsvc.core.limits import NO_LIMITS
 from effectsvc.core.outcome import ToolResult
 from effectsvc.errors import CanonicalError, ContractError
 from effectsvc.policy import approval_gate
 from effectsvc.policy.chain import AFTER_ARGUMENTS, BEFORE_ARGUMENTS, judge
 from effectsvc.policy.gate import ALLOW, Deny, Escalate, GateContext, Verdict
+from effectsvc.policy.limits import limits_of
 from effectsvc.policy.rulebook import Rulebook
 from effectsvc.policy.tool_rules import ToolRules
 from effectsvc.store.commands import Address, Proposal
@@ -242,6 +244,9 @@ def _proposal(
         halts_any=rules is not None and rules.halts_any,
         policy=book.digest,
         superseded=tuple(short(key)[:22] for key in claims.superseded) if claims else (),
+        limits=NO_LIMITS
+        if rules is None
+        else limits_of(rules, tenant=run.tenant_id, agent=run.caller.agent_id, arguments=sent.values if sent else None),
     )
 
 

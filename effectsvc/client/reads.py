@@ -33,6 +33,7 @@ from effectsvc.hooks import HookAnswer, RunFacts, Unavailable, Where, ask_author
 from effectsvc.isolation import Isolation
 from effectsvc.policy import approval_gate
 from effectsvc.policy.gate import Allow, Deny, Escalate
+from effectsvc.policy.limits import limits_of
 from effectsvc.policy.rulebook import Rulebook
 from effectsvc.store import replies as r
 from effectsvc.store.cell_commands import ReadCall
@@ -191,6 +192,12 @@ def _read_call(
         halt_rules=book.run.halt_on,
         halts_any=rules.halts_any,
         policy=book.digest,
+        limits=limits_of(
+            rules,
+            tenant=run.tenant_id,
+            agent=run.caller.agent_id,
+            arguments=advice.sent.values if advice.sent is not None else None,
+        ),
     )
     return call, entry
 

@@ -85,9 +85,17 @@ def refused_result(
     """The result of a refusal. `detail` (ids) and `facts` (who lacks what) stay in `metadata`, with the host."""
     told = _TOLD.get(rule, _Told("The call was refused."))
     status = "retryable_error" if rule in RETRYABLE_REFUSALS else "denied"
+    # A rate's detail is the milliseconds until it admits one more call.
+    wait_s = int(detail) / 1000 if rule == "rate_limited" and detail.isdigit() else None
     return ToolResult(
         status=status,
-        error=ToolError(code=rule, message=message or told.message, hints=hints or told.hints, retry=told.retry),
+        error=ToolError(
+            code=rule,
+            message=message or told.message,
+            hints=hints or told.hints,
+            retry=told.retry,
+            retry_after_s=wait_s,
+        ),
         metadata={"rule_id": rule, "layer": layer, "detail": detail, "effect_id": effect_id, **(facts or {})},
     )
 

@@ -197,6 +197,8 @@ def _entry_faults(
             key = "approval" if "approval" in table else "risk_tier"
             yield key, f'approval = "{entry.approval}", but a read is not held for a person; deny it, or lower its tier'
         return
+    if entry.exclusive_target and not (contract.target_args or entry.target_args):
+        yield "exclusive_target", "exclusive_target = true, but neither policy nor contract names target_args"
     if entry.retry_class == "idempotent_write" and contract.provider_key_ttl_s is None:
         yield (
             "retry_class",

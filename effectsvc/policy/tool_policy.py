@@ -125,7 +125,7 @@ class ToolPolicy(_Declared):
     max_calls_per_run: int | None = Field(default=None, ge=0)
     """Effects and reads of one run. Unset: no limit; 0: none."""
     rate_limit: RateLimit | None = None
-    """Lower than the contract's, never higher. Unset: the contract's."""
+    """Of one agent of one tenant, within the contract's, which is of all. Unset: no limit of its own."""
     data_classification: DataClassification | None = None
     """Stricter than the contract's, never looser. Unset: the contract's."""
     target_args: Words = ()
@@ -133,7 +133,7 @@ class ToolPolicy(_Declared):
     ghost_arguments: Literal["strip", "refuse"] = "strip"
     """What becomes of arguments that the schema does not have. Stripped and named: models often add one in vain."""
     exclusive_target: bool = False
-    """While an effect on the same target is pending or unknown, another intent answers `target_busy`."""
+    """While an effect on the same target values is open, another intent answers `target_busy`. Needs target_args."""
     time_windows: tuple[TimeWindow, ...] = ()
     """When it may act; any of them. None: at any time."""
     deny: Words = ()

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from effectsvc.policy.tool_policy import ArgumentRule, RunPolicy, TimeWindow, ToolPolicy
 from effectsvc.tools.arguments import ArgumentsRefused
-from effectsvc.tools.contract import ContractFacts
+from effectsvc.tools.contract import ContractFacts, RateLimit
 from effectsvc.tools.strictness import APPROVALS, REVERSIBILITY, Approval, Reversibility, stricter
 
 _DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -143,6 +143,10 @@ class ToolRules:
     needs_call_id: bool
     refuses_ghosts: bool
     max_calls_per_run: int | None
+    contract_rate: RateLimit | None
+    policy_rate: RateLimit | None
+    cost_minor: int
+    exclusive_target: bool
     is_log_only: bool
     halts_any: bool
     """Any refusal of this tool halts the run."""
@@ -177,6 +181,10 @@ class ToolRules:
             needs_call_id=run.require_tool_call_id and reversibility != "reversible",
             refuses_ghosts=entry.ghost_arguments == "refuse",
             max_calls_per_run=entry.max_calls_per_run,
+            contract_rate=contract.rate_limit,
+            policy_rate=entry.rate_limit,
+            cost_minor=contract.cost_minor,
+            exclusive_target=entry.exclusive_target,
             is_log_only=entry.mode == "log_only",
             halts_any=any(_glob(each).match(contract.name) for each in run.irreversible_tools),
             run=run,

@@ -185,7 +185,9 @@ class ContractFacts(BaseModel):
         default=65_536, ge=256, le=16_777_216, description="64 KiB is about as much as a model reads with care."
     )
     max_age_s: Seconds | None = Field(default=None, description="Older data is tagged stale. Unset: no limit.")
-    rate_limit: RateLimit | None = Field(default=None, description="Calls per window. Unset: no limit.")
+    rate_limit: RateLimit | None = Field(
+        default=None, description="Calls per window, of all callers together. Unset: no limit."
+    )
     cost_minor: int = Field(default=0, ge=0, description="Cost of one call in minor units. 0: not budgeted.")
     compensation: Name | None = Field(default=None, description="The effect tool that undoes it. None known.")
     isolation: Literal["task", "thread", "process"] = Field(
