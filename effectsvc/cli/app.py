@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from effectsvc.cli import approvals, bench, cells, chaos, demo, doctor, effects, freezes, runs
+from effectsvc.cli import approvals, bench, cells, chaos, demo, doctor, effects, freezes, policy, runs, tools
 from effectsvc.errors import EffectsvcError, StoreUnavailable
 from effectsvc.version import __version__
 
@@ -23,7 +23,9 @@ app = typer.Typer(
 app.add_typer(approvals.approvals_app, name="approvals")
 app.add_typer(cells.cell_app, name="cell")
 app.add_typer(effects.effects_app, name="effects")
+app.add_typer(policy.policy_app, name="policy")
 app.add_typer(runs.runs_app, name="runs")
+app.add_typer(tools.tools_app, name="tools")
 app.command()(bench.bench)
 app.command()(chaos.chaos)
 app.command()(demo.demo)

@@ -69,7 +69,7 @@ _STATUS_TOOL: Final = VisibleTool(
 def visible_tools(run: Run, contracts: Mapping[str, PublishedContract]) -> list[VisibleTool]:
     """What caller and workflow state allow, by name; `effect_status` last."""
     allowed = [] if run.halted else [each for _, each in sorted(contracts.items()) if _is_allowed(run, each)]
-    return [*map(_visible, allowed), _STATUS_TOOL]
+    return [*map(visible_tool, allowed), _STATUS_TOOL]
 
 
 def _is_allowed(run: Run, contract: PublishedContract) -> bool:
@@ -90,7 +90,8 @@ def _is_allowed(run: Run, contract: PublishedContract) -> bool:
     return not isinstance(verdict, Deny) or (verdict.liftable and rules.is_log_only)
 
 
-def _visible(contract: PublishedContract) -> VisibleTool:
+def visible_tool(contract: PublishedContract) -> VisibleTool:
+    """The tool as a model sees it. An effect takes a justification besides, which is lifted out of the call."""
     schema = deepcopy(contract.input_schema)
     if contract.kind == "effect":
         schema.setdefault("properties", {})[JUSTIFICATION] = dict(_JUSTIFICATION)
