@@ -16,6 +16,7 @@ from effectsvc.bench.tools import TEXT_BYTES
 from effectsvc.core.decision import NO_POLICY, Facts, decision_entry, entry_hash, outcome_entry, proposal_entry
 from effectsvc.core.effect import Caller, Payload
 from effectsvc.core.identity import attempt_token, new_effect_id, new_nonce
+from effectsvc.core.limits import Limits
 from effectsvc.errors import EffectsvcError
 from effectsvc.execution import now_ms
 from effectsvc.settings import Settings
@@ -134,7 +135,7 @@ class Floor:
         payload, proposal, decision, outcome = _bytes_of_a_call(effect_id, token)
         proposed = Proposal(
             at=at, tool="noop", version=1, tenant="bench", agent="bench", args=digest, call=digest, payload=payload,
-            entry=proposal, needs_call=False,
+            entry=proposal, needs_call=False, limits=Limits(loop_repeats=5, loop_period=5),
         )  # fmt: skip
         return (
             _words(self.commands.propose(proposed)),

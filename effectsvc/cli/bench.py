@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from effectsvc.bench.measure import Row
 
 EXIT_ERROR, EXIT_USAGE = 1, 2
+GATES = "gates"
+"""The workload without a server: what judging a call costs."""
 
 
 class Durability(StrEnum):
@@ -25,7 +27,8 @@ class Durability(StrEnum):
 
 def bench(
     workload: Annotated[
-        list[str] | None, typer.Option(help="noop, async200ms, thread200ms, latency; may be repeated. Default: all.")
+        list[str] | None,
+        typer.Option(help="noop, async200ms, thread200ms, latency, gates; may be repeated. Default: all."),
     ] = None,
     durability: Annotated[Durability, typer.Option(help="When the server syncs its file.")] = Durability.fsync,
     effects: Annotated[int | None, typer.Option(min=1, help="End each load after so many effects.")] = None,
@@ -46,10 +49,16 @@ def bench(
     from effectsvc.bench.measure import Plan, measure
     from effectsvc.bench.workloads import WORKLOADS
 
-    names = workload or list(WORKLOADS)
-    if unknown := [name for name in names if name not in WORKLOADS]:
-        typer.echo(f"effectsvc: no workload {unknown[0]!r}; there are {', '.join(WORKLOADS)}.", err=True)
+    known = [*WORKLOADS, GATES]
+    names = workload or known
+    if unknown := [name for name in names if name not in known]:
+        typer.echo(f"effectsvc: no workload {unknown[0]!r}; there are {', '.join(known)}.", err=True)
         raise typer.Exit(EXIT_USAGE)
+    if GATES in names:
+        _bench_gates(as_json=as_json)
+        names = [name for name in names if name != GATES]
+    if not names:
+        return
     if profile is not None:
         profile.mkdir(parents=True, exist_ok=True)
     # SIGTERM ends it as Ctrl-C does: the stack stops on the way out, so nothing is left behind.
@@ -67,6 +76,22 @@ def bench(
     if any(row.not_committed for row in rows):
         typer.echo("effectsvc: not every effect was committed; the figures say nothing.", err=True)
         raise typer.Exit(EXIT_ERROR)
+
+
+def _bench_gates(*, as_json: bool) -> None:
+    """Prints the gates' cost, and says when it is above its limit."""
+    import orjson
+
+    from effectsvc.bench.gates import gate_cost
+
+    cost = gate_cost()
+    text = (
+        f"gates: {cost.gates} judged in {cost.client_us:.1f} us per call by the client, {cost.worker_us:.1f} us by the "
+        f"worker (limit {cost.limit_us:g} us, Python {cost.python})"
+    )
+    typer.echo(orjson.dumps(cost.record()) if as_json else text)
+    if not cost.is_within:
+        typer.echo("effectsvc: the gates cost more than their limit on this machine.", err=True)
 
 
 _COLUMNS = (

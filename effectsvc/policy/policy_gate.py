@@ -17,16 +17,7 @@ LAYER = "2:policy"
 def judge(context: GateContext) -> Verdict:
     if not context.is_policy_readable:
         return Deny("policy_indeterminate", LAYER, facts={"why": "the published policy cannot be read here"})
-    rules = context.rules
-    if rules is None:
-        return ALLOW
-    lifted: Verdict = ALLOW
-    for denial in _denials(context, rules):
-        if not (denial.liftable and rules.is_log_only):
-            return denial
-        if lifted is ALLOW:
-            lifted = denial
-    return lifted
+    return ALLOW if context.rules is None else next(_denials(context, context.rules), ALLOW)
 
 
 def _denials(context: GateContext, rules: ToolRules) -> Iterator[Deny]:

@@ -55,6 +55,17 @@ def test_a_row_has_every_figure_beside_that_of_the_bare_scripts(row: dict[str, A
     assert 600 < row["bytes_per_effect"] < 10_000
 
 
+def test_the_gates_are_measured_without_a_server(tmp_path: Path) -> None:
+    """One row, for client and worker, beside the limit that is promised."""
+    [row] = rows_of(run_bench("--workload", "gates", "--json", directory=tmp_path))
+    assert row.keys() == {
+        "schema_version", "workload", "gates", "client_us", "worker_us", "limit_us", "calls", "python",
+    }  # fmt: skip
+    assert (row["workload"], row["gates"], row["limit_us"]) == ("gates", 12, 100)
+    assert row["client_us"] > 1
+    assert row["worker_us"] > 1
+
+
 def test_what_each_process_costs_adds_up_to_the_whole(row: dict[str, Any]) -> None:
     assert row["cpu_ms_by_process"].keys() == {"client", "worker", "server", "relay"}
     if Path("/proc/self/stat").exists():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from effectsvc.policy.reference import reference
 from effectsvc.policy.tool_policy import (
     ArgumentRule,
     Policy,
@@ -246,3 +248,11 @@ def test_a_published_policy_that_says_more_than_this_version_knows_is_not_read()
     newer = json.dumps(policy.published() | {"stricter_still": True}).encode()
     assert read_published(newer, digest=policy.digest) is None
     assert read_published(json.dumps(policy.published()).encode(), digest="0" * 64) is None
+
+
+def test_the_page_of_fields_and_defaults_is_what_the_models_say() -> None:
+    """Every field is there with its meaning; after a change: `python -m effectsvc.policy.reference`."""
+    page = (Path(__file__).parents[3] / "deploy" / "contract-and-policy.md").read_text(encoding="utf-8")
+    assert page == reference()
+    for model in (ToolPolicy, RunPolicy):
+        assert all(field.description for field in model.model_fields.values())
