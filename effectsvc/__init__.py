@@ -30,6 +30,7 @@ from effectsvc.errors import (
     StoreError,
     StoreUnavailable,
 )
+from effectsvc.hooks import Authorizer, Forbid, Permit
 from effectsvc.settings import Settings
 from effectsvc.tools.context import EffectContext, SyncEffectContext
 from effectsvc.tools.contract import ErrorRule
@@ -41,6 +42,7 @@ __all__ = [
     "Absent",
     "ActingIdentity",
     "AsyncEffectClient",
+    "Authorizer",
     "Caller",
     "ContractError",
     "Credential",
@@ -52,6 +54,7 @@ __all__ = [
     "EffectRecord",
     "EffectsvcError",
     "ErrorRule",
+    "Forbid",
     "Found",
     "IdentityError",
     "NotAttempted",
@@ -59,6 +62,7 @@ __all__ = [
     "OutcomeUnknown",
     "Partial",
     "PartlyFound",
+    "Permit",
     "ProposalUnanswered",
     "Rejected",
     "Run",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel
 
-from effectsvc.core.canonical import canonical_arguments, digest, read_arguments, short
+from effectsvc.core.canonical import read_arguments
 from effectsvc.core.decision import NO_POLICY, NOT_EVALUATED, Facts, decision_entry, proposal_entry
 from effectsvc.core.effect import Effect
 from effectsvc.core.limits import Rate
@@ -30,6 +30,7 @@ from effectsvc.tools.arguments import ArgumentsRefused
 from effectsvc.tools.credentials import checked_reference
 from effectsvc.tools.error_rule import dotted_name
 from effectsvc.tools.intent import meaning_of
+from effectsvc.tools.rendering import render_digest
 from effectsvc.tools.tool import Tool
 
 if TYPE_CHECKING:
@@ -112,8 +113,7 @@ async def _judge_under(x: Executor, effect: Effect, at: Address, tool: Tool[Any,
     assert declared is not None, "it is served"
     rules = book.rules(declared.contract)
     args = tool.validate_sent(effect.payload.arguments)
-    rendered, answers = _rendered(x, tool, args)
-    render = "" if tool.render_function is None or answers else render_digest(rendered)
+    rendered, render, answers = _rendered(x, tool, args)
     context = await _context(x, effect, tool, book, rules, args, render, answers)
     judged = judge(context)
     match judged.verdict:
@@ -132,20 +132,18 @@ async def _judge_under(x: Executor, effect: Effect, at: Address, tool: Tool[Any,
     return Ready(effect, at, tool, args, facts, rendered, completed, rates)
 
 
-def _rendered(x: Executor, tool: Tool[Any, Any], args: BaseModel | ArgumentsRefused) -> tuple[Any, dict[str, Deny]]:
-    """What the tool would send; or, by layer, why it cannot be made."""
+def _rendered(
+    x: Executor, tool: Tool[Any, Any], args: BaseModel | ArgumentsRefused
+) -> tuple[Any, str, dict[str, Deny]]:
+    """What the tool would send, and its digest; or, by layer, why it cannot be made."""
     if tool.render_function is None or isinstance(args, ArgumentsRefused):
-        return None, {}
+        return None, "", {}
     try:
-        return tool.render_function(args), {}
+        rendered = tool.render_function(args)
+        return rendered, render_digest(rendered), {}
     except Exception as error:  # noqa: BLE001  # the tool's own code; its words may quote arguments
         x.logger.error("the rendering of tool %s raised %s", tool.name, dotted_name(type(error)))
-        return None, {approval_gate.LAYER: Deny("render_failed", approval_gate.LAYER)}
-
-
-def render_digest(rendered: Any) -> str:
-    """The digest of a rendering, 43 characters: what an approver is shown, and what an approval names."""
-    return short(digest(canonical_arguments({"rendered": rendered})))
+        return None, "", {approval_gate.LAYER: Deny("render_failed", approval_gate.LAYER)}
 
 
 async def _context(

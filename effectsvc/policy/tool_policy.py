@@ -111,7 +111,7 @@ class ToolPolicy(_Declared):
     approval_when: tuple[ArgumentRule, ...] = ()
     """With approval "conditional": any of these that holds asks a person. What cannot be compared asks too."""
     approvers: Words = ()
-    """Globs of the people who may approve. None named: anyone but the requester."""
+    """Who may approve: people by name, `role:` and a verified role. None named: anyone but the requester."""
     approvals_needed: int = Field(default=1, ge=1, le=10)
     """Distinct people; one is what most need, and more than ten never agree in time."""
     approval_ttl_s: Seconds = 86_400.0

@@ -14,16 +14,16 @@ from pydantic import BaseModel
 from effectsvc import Caller, EffectContext, ToolRegistry, ToolResult
 from effectsvc.client import EffectHandle, Run
 from effectsvc.client.proposing import Asked, prepare_under
-from effectsvc.core.canonical import digest, short
+from effectsvc.core.canonical import short
 from effectsvc.core.decision import NO_POLICY
 from effectsvc.core.effect import Payload
 from effectsvc.hooks import Forbid, Permit
-from effectsvc.judging import render_digest
 from effectsvc.policy.rulebook import Rulebook
 from effectsvc.policy.tool_policy import Policy, RunPolicy, ToolPolicy
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Address
 from effectsvc.testing import Workbench
+from effectsvc.tools.rendering import render_digest
 
 
 class Pay(BaseModel):
@@ -401,6 +401,24 @@ async def test_a_rendered_effect_is_held_by_the_worker_and_refused_when_its_rend
     assert [each.account for each in desk.paid] == ["a-1"]
 
 
+@pytest.mark.parametrize("made", [ValueError("quotes a-1"), object()])
+async def test_what_cannot_be_rendered_is_not_sent(made: Any) -> None:
+    """A rendering that raises, or that is no JSON value and so has no digest."""
+    desk = Desk()
+
+    def render(args: Pay) -> Any:
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    desk.pay.render(render)
+    async with Workbench(desk.tools) as bench:
+        effect = await (await bench.run()).propose("pay", ARGS, tool_call_id="call_1")
+        await bench.work()
+        assert told(await effect.status())[:2] == ("denied", "render_failed")
+    assert desk.paid == []
+
+
 async def test_an_approval_is_used_by_an_attempt_that_may_have_happened() -> None:
     """The provider refuses a repeated key, so the effect may run again by rule; but a person agreed to one attempt."""
     attempts: list[int] = []
@@ -755,7 +773,3 @@ async def test_the_status_of_an_effect_can_be_asked_for_also_in_a_halted_run_and
         assert len({str(each.for_model()) for each in refusals}) == 1, "what is another's is not even there"
         assert told(refusals[0])[:2] == ("denied", "effect_not_found")
         assert told(await run.call("effect_status", {}))[1] == "invalid_arguments"
-
-
-async def test_digests_are_of_the_rendering_as_it_is() -> None:
-    assert render_digest("x") == short(digest(b'{"rendered":"x"}'))
