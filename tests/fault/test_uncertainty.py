@@ -131,7 +131,7 @@ async def test_duplicate_delivery() -> None:
     provider = FakeProvider()
     async with Workbench(asking(provider)) as bench:
         run = await bench.run()
-        calls = [f"call_{n % 5}" for n in range(MESSAGES)]
+        calls = [f"call_{n % 4}" for n in range(MESSAGES)]
         effects = await asyncio.gather(*[run.propose("ask", CASE_ID, tool_call_id=call) for call in calls])
         first = effects[0].effect_id
         await asyncio.gather(*[execute(bench.executor, first, begun=lambda _: None) for _ in range(BEGINS_AT_ONCE)])
