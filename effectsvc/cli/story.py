@@ -272,6 +272,8 @@ _WAITS: Final = {
     "attempt_over": "its attempts to be over",
     "person": "a person: nothing moves it by itself",
     "unserved": "a worker that serves this version of the tool",
+    "policy_unreadable": "a worker that can read the policy in force and apply it to this tool",
+    "check_unavailable": "the Authorizer or a check of the tool, which could not be asked",
 }
 
 

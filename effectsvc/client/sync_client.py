@@ -15,6 +15,7 @@ from effectsvc.client.async_client import AsyncEffectClient
 from effectsvc.client.handle import EffectHandle, Event
 from effectsvc.client.run import Run, ToolName
 from effectsvc.client.transaction import Pipeline, ProposalInTransaction
+from effectsvc.client.visible import ToolFormat
 from effectsvc.core.effect import Caller
 from effectsvc.core.outcome import EffectRecord, ToolResult
 from effectsvc.settings import Settings, load_settings
@@ -189,6 +190,10 @@ class SyncRun:
 
     def call_many(self, tool_calls: Sequence[Any], *, wait: float | None = 30.0) -> list[ToolResult[Any]]:
         return self._thread.wait(self._run.call_many(tool_calls, wait=wait))
+
+    def tools(self, *, format: ToolFormat | None = None) -> list[Any]:  # noqa: A002  # the word of the model APIs
+        """As `Run.tools`."""
+        return self._thread.wait(self._run.tools(format=format))
 
     def halt(self, reason: str) -> None:
         self._thread.wait(self._run.halt(reason))

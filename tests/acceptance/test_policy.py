@@ -20,6 +20,7 @@ from effectsvc.client.proposing import Asked, prepare_under
 from effectsvc.core.states import State
 from effectsvc.policy.rulebook import Rulebook
 from effectsvc.store.commands import Read
+from tests.acceptance import authorizer_for_tests
 from tests.acceptance.deployment import CALLER, PROJECT, Deployment, case, soon
 
 OPEN = """
@@ -142,6 +143,29 @@ async def test_a_tool_without_an_entry_is_held_for_a_person(
     assert deployment.state(effect.effect_id) == State.HELD
 
 
+async def test_a_worker_asks_the_operators_authorizer_right_before_begin(
+    deployment: Deployment, cli: Callable[..., Result], tmp_path: Path
+) -> None:
+    """It permits one, forbids one, and cannot be asked about one, which waits and halts nothing."""
+    push(cli, tmp_path, OPEN)
+    deployment.start_worker("authorized", EFFECTSVC_LANES="nobody", EFFECTSVC_AUTHORIZER=authorizer_for_tests.PLACE)
+    async with deployment.client() as client:
+        run = await client.run(tenant_id="acme", run_id=secrets.token_hex(4), caller=CALLER)
+        permitted, forbidden, unheard = [
+            await run.propose("unserved", case(400 + n) | {"title": title}, tool_call_id=f"call_{n}")
+            for n, title in enumerate(("a packet", "forbidden", "unheard of"))
+        ]
+        assert (await permitted.wait(timeout=30)).ok
+        refused = await forbidden.wait(timeout=30)
+        assert (refused.status, refused.error and refused.error.code) == ("denied", "not_authorized")
+        await soon(
+            lambda: deployment.fields(unheard.effect_id).get("lane_reason") == "check_unavailable", "it is put off"
+        )
+        assert not (await run.refresh()).halted
+    assert deployment.state(unheard.effect_id) == State.PROPOSED
+    assert deployment.stop_process("authorized") == 0
+
+
 # ---- the verbs -------------------------------------------------------------------------------------------------------
 
 
@@ -149,6 +173,7 @@ def test_a_policy_is_written_from_the_contracts_checked_and_shown(
     cli: Callable[..., Result], tmp_path: Path, deployment: Deployment
 ) -> None:
     """`init` writes what `check` accepts and never overwrites; `push` twice says so; `show` shows it."""
+    push(cli, tmp_path, DENIED)
     file = tmp_path / "mine.toml"
     written = cli("policy", "init", str(file), "--json")
     assert json.loads(written.stdout)["tools"] == ["look_up_case", "stamp", "unserved", "upload"]
