@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from effectsvc.core.canonical import short
 from effectsvc.core.decision import decision_entry, entry_hash, outcome_entry
 from effectsvc.core.effect import Effect, Payload
+from effectsvc.core.fault_points import At, reached
 from effectsvc.core.identity import attempt_token, new_nonce
 from effectsvc.core.outcome import Absent, Found, NotAttempted, PartlyFound, Undetermined
 from effectsvc.core.states import State
@@ -65,6 +66,7 @@ async def execute(
     if effect is None:
         return "gone"
     at = Address(effect_id, effect.run, effect.lane, effect.intent, effect.payload.above)
+    reached(At.WORKER_BEFORE_GATES, effect_id)
     match await judge_effect(x, effect, at):
         case Unserved():
             await x.store.send(x.commands.park(at, attempt=effect.attempt, reason="unserved"))
@@ -78,6 +80,7 @@ async def execute(
             return await hold(x, effect, at, wanted)
         case Ready() as ready:
             pass
+    reached(At.WORKER_AFTER_GATES, effect_id)
     if not may_begin():
         return "draining"
     attempt = await _begin(x, ready)
@@ -85,8 +88,12 @@ async def execute(
     if isinstance(attempt, str):
         return attempt
     try:
+        reached(At.WORKER_AFTER_BEGIN, effect_id)
         verdict = await _run(x, attempt)
         return await close(x, attempt, verdict)
+    except Exception:  # whatever it is, it goes on: only the attempt is told to be over
+        x.broke(attempt)
+        raise
     finally:
         x.finished(attempt)
 
@@ -142,6 +149,7 @@ async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None)
         rates=ready.rates,
     )
     resends = x.store.resends
+    reached(At.WORKER_BEFORE_BEGIN, at.effect_id)
     try:
         reply = await x.begin(begin)
     except LostReply:
@@ -208,6 +216,8 @@ async def _run(x: Executor, attempt: Attempt) -> Verdict:
         if attempt.child is not None:
             x.isolation.give_back(attempt.child)
         return early
+    reached(At.WORKER_BEFORE_TOOL, ready.at.effect_id)
+    x.bodies.add(attempt.token)
     try:
         ended = await x.isolation.run(
             ready.tool.function,
@@ -219,6 +229,9 @@ async def _run(x: Executor, attempt: Attempt) -> Verdict:
         )
     finally:
         ctx.closed()
+    if ended.over:
+        x.bodies.discard(attempt.token)
+    reached(At.WORKER_AFTER_TOOL, ready.at.effect_id)
     verdict = verdict_of(contract, ended, parts_begun=bool(ctx.parts_begun), sends=ctx.sends)
     if isinstance(verdict, Unclear) and not verdict.over and ended.still is not None:
         x.watch_overrun(attempt, ended.still)
@@ -279,11 +292,13 @@ async def _commit(x: Executor, attempt: Attempt, result: StoredResult) -> str:
         rule="returned",
         entry=entry,
     )
+    reached(At.WORKER_BEFORE_COMMIT, attempt.ready.at.effect_id)
     try:
         reply = await x.store.send(command)
     except StoreError:
         await x.spool_commit(attempt, result, entry)
         return "spooled"
+    reached(At.WORKER_AFTER_CLOSE, attempt.ready.at.effect_id)
     if isinstance(reply, r.Stale):
         await x.tell_late(attempt.ready.at, attempt.token, result, entry)
         return "late"
@@ -316,6 +331,7 @@ async def _release(x: Executor, attempt: Attempt, proved: NotHappened) -> str:
         next_step=next_step,
         rule=rule,
     )
+    reached(At.WORKER_BEFORE_RELEASE, attempt.ready.at.effect_id)
     return await _tell(x, attempt, command)
 
 
@@ -339,6 +355,7 @@ async def _mark_unknown(x: Executor, attempt: Attempt, unclear: Unclear) -> str:
         delay_ms=x.backoff_ms(contract, tries, None),
         entry=entry,
     )
+    reached(At.WORKER_BEFORE_UNKNOWN, attempt.ready.at.effect_id)
     return await _tell(x, attempt, command, over=unclear.over)
 
 
@@ -354,6 +371,7 @@ async def _tell(x: Executor, attempt: Attempt, command: Any, *, over: bool = Tru
         word = "unanswered"
     else:
         word = str(reply.word)
+        reached(At.WORKER_AFTER_CLOSE, attempt.ready.at.effect_id)
     if over and word in ("unanswered", "already", "stale"):
         x.tell_over_later(attempt.ready.at, attempt.token)
     return word

@@ -19,6 +19,7 @@ import orjson
 from effectsvc.core.canonical import short
 from effectsvc.core.decision import entry_hash, note_entry, outcome_entry
 from effectsvc.core.effect import Effect
+from effectsvc.core.fault_points import At, reached
 from effectsvc.core.identity import parse_attempt_token
 from effectsvc.core.outcome import OutcomeUnknown
 from effectsvc.errors import SettingsError, StoreError, StoreUnavailable
@@ -127,6 +128,8 @@ class Executor:
         self.overruns: set[asyncio.Task[None]] = set()
         self.untold: set[str] = set()
         """Tokens of attempts of which the store has not yet heard that they are over."""
+        self.bodies: set[str] = set()
+        """Tokens of attempts whose tool's body runs, or may."""
         self._log_keys: dict[str, bytes | None] = {}
         self._side_tasks: set[asyncio.Task[Any]] = set()
         self._delivering: asyncio.Task[Any] | None = None
@@ -201,7 +204,7 @@ class Executor:
         await self.isolation.close()
         if not self._is_given:
             await self.store.close()
-        if not self.isolation.living and not self.untold:
+        if not self.isolation.living and not self.untold and not self.bodies:
             self.lock.release()  # else the file stays: it is free, and so a proof, once this process has ended
 
     def _stalled(self, seconds: float) -> None:
@@ -327,9 +330,11 @@ class Executor:
         at, token = attempt.ready.at, attempt.token
         facts = {"effect": at.effect_id, "attempt": token, "part": name, "phase": phase}
         entry = note_entry("part", by=self.executor_id, at_ms=now_ms(), facts=facts)
+        reached(At.WORKER_BEFORE_PART, at.effect_id)
         reply = await self.store.send(
             self.commands.progress(at.effect_id, token=token, part=name, phase=phase, ref=ref[:64], entry=entry)
         )
+        reached(At.WORKER_AFTER_PART, at.effect_id)
         if isinstance(reply, r.Stale | r.Gone):
             raise OutcomeUnknown("The attempt is no longer the current one.", code="stale_attempt")
         self._tell_followers(attempt, f"part {name} {phase}")
@@ -343,6 +348,14 @@ class Executor:
         if notice := effect.fields.get("notice"):
             words = ("PUBLISH", self.keys.notice_channel(notice), f"{effect.effect_id} {what}")
             self.aside(self.store.send(Read(words, int)))
+
+    def broke(self, attempt: Attempt) -> None:
+        """A pipe ended by an exception that nobody expects: unless its tool's body may still run, the attempt is over.
+
+        Nobody else could say so while this process lives, and absence counts only for attempts that are over.
+        """
+        if attempt.token not in self.bodies:
+            self.tell_over_later(attempt.ready.at, attempt.token)
 
     def finished(self, attempt: Attempt) -> None:
         """The pipe of an attempt has ended; the lease is kept only for one that overran and still lives."""
@@ -384,17 +397,20 @@ class Executor:
 
         def done(_: asyncio.Task[None]) -> None:
             self.overruns.discard(task)
+            self.bodies.discard(attempt.token)
             self.keeper.drop(attempt.ready.at.effect_id, attempt.token)
 
         task.add_done_callback(done)
 
     async def tell_over(self, at: Address, token: str, *, how: str) -> None:
         entry = note_entry("over", by=self.executor_id, at_ms=now_ms(), facts={"effect": at.effect_id, "how": how})
+        reached(At.WORKER_BEFORE_OVER, at.effect_id)
         over = self.commands.over(at, number=parse_attempt_token(token).n, how=how, entry=entry)
         await self.store.send(over, patience_s=FORGET_PATIENCE_S)
 
     async def tell_late(self, at: Address, token: str, result: StoredResult, entry: bytes) -> None:
         """Evidence from an attempt that is no longer the current one."""
+        reached(At.WORKER_BEFORE_LATE, at.effect_id)
         await self.store.send(
             self.commands.late(
                 at,
@@ -405,10 +421,12 @@ class Executor:
                 entry=entry,
             )
         )
+        reached(At.WORKER_AFTER_LATE, at.effect_id)
 
     async def spool_commit(self, attempt: Attempt, result: StoredResult, entry: bytes) -> None:
         """Keeps an outcome that the store could not take, durably. Raises SpoolFull when there is no room."""
         at = attempt.ready.at
+        reached(At.WORKER_BEFORE_SPOOL, at.effect_id)
         await asyncio.to_thread(
             self.spool.put,
             SpooledOutcome(
@@ -427,6 +445,7 @@ class Executor:
                 at_ms=now_ms(),
             ),
         )
+        reached(At.WORKER_AFTER_SPOOL, at.effect_id)
         if self._delivering is None or self._delivering.done():
             self._delivering = self.aside(self._deliver_later())
 
@@ -453,6 +472,7 @@ class Executor:
                 rule="spool",
                 entry=outcome.entry,
             )
+            reached(At.WORKER_BEFORE_DELIVERY, at.effect_id)
             try:
                 reply = await self.store.send(commit, patience_s=1.0)
                 if isinstance(reply, r.Stale):
@@ -471,6 +491,7 @@ class Executor:
             except StoreError as error:
                 logger.error("the outcome of %s cannot be told: %s", outcome.effect_id, error.code)
                 continue
+            reached(At.WORKER_AFTER_DELIVERY, at.effect_id)
             self.spool.done(outcome)
             told += 1
         return told
@@ -493,6 +514,7 @@ class Executor:
         known = await asyncio.to_thread(host_marks, self.settings)
         if self.store.mark is not None:
             known.append(self.store.mark)
+        reached(At.WORKER_BEFORE_ACCEPT)
         try:
             accepted = await accept_restart(
                 self.store, self.commands, mismatch, marks=known, settings=self.settings, by=self.executor_id

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from effectsvc.core.canonical import read_arguments
 from effectsvc.core.decision import NO_POLICY, NOT_EVALUATED, Facts, decision_entry, proposal_entry
 from effectsvc.core.effect import Effect
+from effectsvc.core.fault_points import At, reached
 from effectsvc.core.limits import Rate
 from effectsvc.errors import CanonicalError
 from effectsvc.hooks import RunFacts, Unavailable, ask_authorizer, ask_checks
@@ -301,6 +302,7 @@ async def refuse(x: Executor, effect: Effect, at: Address, refusal: Refuse) -> s
     entry = decision_entry(
         facts, token="", occurrence=effect.occurrence, at_ms=x.wall_ms(), rule=refusal.rule, layer=refusal.layer
     )
+    reached(At.WORKER_BEFORE_REFUSE, at.effect_id)
     await x.store.send(
         x.commands.refuse(
             at,

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from effectsvc.core.decision import entry_hash
+from effectsvc.core.fault_points import At, reached
 from effectsvc.errors import EffectsvcError, StoreError
 from effectsvc.executor_files import Mark, MarkFile
 from effectsvc.store import replies as r
@@ -212,6 +213,7 @@ class LeaseKeeper(threading.Thread):
         errors = []
         commands = [self._commands.renew(id_, token=lease.token, lease_ms=self._lease_ms) for id_, lease in batch]
         sent_s = self.boot_now()
+        reached(At.WORKER_BEFORE_RENEW)
         for (_, lease), reply in zip(batch, self._store.send_each(commands), strict=True):
             match reply:
                 case r.Renewed():
@@ -224,6 +226,7 @@ class LeaseKeeper(threading.Thread):
                 case StoreError():
                     self.unanswered += 1
                     errors.append(reply)
+        reached(At.WORKER_AFTER_RENEW)
         return errors
 
     def _keep_mark_due(self) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from effectsvc.core.canonical import digest, short
 from effectsvc.core.decision import note_entry
 from effectsvc.core.effect import Effect, Payload
+from effectsvc.core.fault_points import At, reached
 from effectsvc.core.outcome import Absent, Found, PartlyFound, Undetermined
 from effectsvc.core.states import State
 from effectsvc.executor_files import executor_is_dead
@@ -91,11 +92,13 @@ async def reconcile(x: Executor, effect_id: str, *, force: bool = False) -> str:
     # A claim that is not reported on is due again at its end: so a worker that cannot ask makes room for one that can.
     lease_s = tool.contract.timeout_s + PROBE_GRACE_S if tool is not None and is_served else UNSERVED_PAUSE_S
     lease_ms = round(lease_s * 1000)
+    reached(At.RECONCILER_BEFORE_CLAIM, effect_id)
     claim = await x.store.send(
         x.commands.claim_probe(at, prober=prober, attempt=effect.attempt, lease_ms=lease_ms, force=force)
     )
     if not isinstance(claim, r.ProbeClaimed):
         return claim.word
+    reached(At.RECONCILER_AFTER_CLAIM, effect_id)
     if claim.absent_at_ms is not None:
         x.prober.learn(at.effect_id, effect.attempt)
     if tool is None:
@@ -103,8 +106,12 @@ async def reconcile(x: Executor, effect_id: str, *, force: bool = False) -> str:
     if not is_served:
         return await _for_a_person(x, effect, at, prober)
     await _tell_what_is_over(x, effect, at, claim.alive)
+    reached(At.RECONCILER_BEFORE_ASK, effect_id)
     answer = await ask_provider(x, effect, tool)
-    return await _report(x, effect, at, tool, prober, claim, answer)
+    reached(At.RECONCILER_AFTER_ASK, effect_id)
+    word = await _report(x, effect, at, tool, prober, claim, answer)
+    reached(At.RECONCILER_AFTER_REPORT, effect_id)
+    return word
 
 
 async def _for_a_person(x: Executor, effect: Effect, at: Address, prober: str) -> str:
@@ -226,10 +233,12 @@ async def _report(
             result=result.stored,
             entry=entry,
         )
+        reached(At.RECONCILER_BEFORE_RESOLVE, at.effect_id)
         return (await x.store.send(resolve)).word
     finding = _finding(x, effect, tool, claim, answer)
     parts = digest(finding.lines().encode()) if finding.parts_done else "none"
     entry = _entry(x, effect, finding.found, evidence=parts)
+    reached(At.RECONCILER_BEFORE_REPORT, at.effect_id)
     reply = await x.store.send(
         x.commands.report_probe(at, prober=prober, attempt=effect.attempt, finding=finding, entry=entry)
     )

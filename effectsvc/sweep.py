@@ -21,6 +21,7 @@ import orjson
 from effectsvc.core.canonical import short
 from effectsvc.core.decision import note_entry, outcome_entry
 from effectsvc.core.effect import Payload
+from effectsvc.core.fault_points import At, reached
 from effectsvc.core.identity import parse_attempt_token
 from effectsvc.executor import host_marks
 from effectsvc.executor_files import executor_is_dead, state_dir
@@ -128,6 +129,7 @@ class Sweep:
             by=self._by,
             at_ms=time.time_ns() // 1_000_000,
         )
+        reached(At.SWEEP_BEFORE_UNKNOWN, loaded.at.effect_id)
         reply = self._store.send(
             self.commands.mark_unknown(
                 loaded.at,
@@ -141,6 +143,7 @@ class Sweep:
                 entry=entry,
             )
         )
+        reached(At.SWEEP_AFTER_UNKNOWN, loaded.at.effect_id)
         return isinstance(reply, r.Unknown | r.Committed)
 
     def _after_unknown(self, fields: Mapping[str, str]) -> tuple[str, str]:
@@ -182,7 +185,9 @@ class Sweep:
                 # In doubt, what the provider knows may end it; a person need not.
                 next_step = "lookup" if self._contract(loaded.fields["tool"]).get("lookup") else "keep"
                 overtake = self.commands.overtake(loaded.at, why="run_halted", entry=entry, next_step=next_step)
+                reached(At.SWEEP_BEFORE_OVERTAKE, effect_id)
                 reply = self._store.send(overtake)
+                reached(At.SWEEP_AFTER_OVERTAKE, effect_id)
                 done += isinstance(reply, r.Cancelled)
             self._store.send(self.commands.swept(run))
         return done
@@ -216,7 +221,9 @@ class Sweep:
                 reason = loaded.fields.get("lane_reason", "")
                 if self._still(reason, loaded.fields, switches, catalogue):
                     continue
+                reached(At.SWEEP_BEFORE_UNPARK, effect_id)
                 reply = self._store.send(self.commands.unpark(loaded.at, reason=reason))
+                reached(At.SWEEP_AFTER_UNPARK, effect_id)
                 done += isinstance(reply, r.Unparked)
         return done
 

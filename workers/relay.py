@@ -17,7 +17,9 @@ from redis.exceptions import RedisError
 from rq import Queue, Worker
 from rq.serializers import JSONSerializer
 
+from effectsvc.core.fault_points import At, reached
 from effectsvc.errors import StoreError
+from effectsvc.fault_arms import arm_from_environment
 from effectsvc.outbox import Outbox
 from effectsvc.settings import Settings
 from effectsvc.store.reply import EpochMismatch
@@ -76,9 +78,11 @@ class Relay:
             wanted = self._workers(queue)
             if queue.count >= wanted:
                 continue
+            reached(At.RELAY_BEFORE_ASK)
             job = self.outbox.ask(lane, wanted=wanted)
             if job is None:
                 continue
+            reached(At.RELAY_AFTER_ASK)
             queue.enqueue_call(
                 SESSION_JOB,
                 args=(lane, job),
@@ -88,11 +92,13 @@ class Relay:
                 job_id=job,
                 description=f"session on lane {lane}",
             )
+            reached(At.RELAY_AFTER_ENQUEUE)
             asked += 1
         return asked
 
     def run(self) -> int:
         """Until SIGTERM or SIGINT. Returns 0."""
+        arm_from_environment()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._told_to_stop)
         if self._webhook is not None:
@@ -114,7 +120,9 @@ class Relay:
             self.relay_once()
             if time.monotonic() - self._swept_at > SWEEP_S:
                 self._swept_at = time.monotonic()
+                reached(At.RELAY_BEFORE_SWEEP)
                 self.sweep.sweep_once()
+                reached(At.RELAY_AFTER_SWEEP)
                 self._remind()
         except EpochMismatch as error:
             self.sweep.accept_restart(error)  # the server may be away again by now

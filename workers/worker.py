@@ -25,6 +25,7 @@ from rq import Queue, SimpleWorker
 from rq.exceptions import StopRequested
 from rq.serializers import JSONSerializer
 
+from effectsvc.fault_arms import arm_from_environment
 from effectsvc.settings import Settings, load_settings
 from effectsvc.store.keys import CellKeys
 
@@ -43,6 +44,7 @@ def rq_queues(settings: Settings, connection: Redis) -> list[Queue]:
 
 def run_worker(settings: Settings, *, burst: bool) -> int:
     """One worker process, until it is told to drain (or, with `burst`, until its lanes are empty). Returns 0."""
+    arm_from_environment()
     import_path_of_project()
     engine = Engine(settings)
     with _StopSignals() as stop:

@@ -15,6 +15,7 @@ from effectsvc.client.refusals import refused_result
 from effectsvc.core.canonical import short
 from effectsvc.core.decision import note_entry
 from effectsvc.core.effect import Payload
+from effectsvc.core.fault_points import At, reached
 from effectsvc.core.identity import provider_key
 from effectsvc.core.outcome import EffectRecord, Replay, ToolError, ToolResult, status_for_state
 from effectsvc.core.states import FINAL, State
@@ -133,6 +134,7 @@ class EffectHandle:
         notice = ""
         await self._client.watch(self.effect_id, event, notice=notice)
         try:
+            reached(At.CLIENT_IN_WAIT, self.effect_id)
             if self._nothing_new():
                 notice = self._client.name
                 await self._until(event, until)

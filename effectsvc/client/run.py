@@ -21,6 +21,7 @@ from effectsvc.client.transaction import Pipeline, ProposalInTransaction
 from effectsvc.client.visible import EFFECT_STATUS, ToolFormat, as_format, effect_status, visible_tools
 from effectsvc.core.decision import note_entry
 from effectsvc.core.effect import Caller
+from effectsvc.core.fault_points import At, reached
 from effectsvc.core.identity import call_claim_digest, new_effect_id
 from effectsvc.core.outcome import ToolResult
 from effectsvc.errors import ProposalUnanswered, RunConflict, StoreError, StoreUnavailable
@@ -231,7 +232,9 @@ class Run:
         try:
             hearing = self.client.hearing
             for _ in range(LOOK_TRIES + 2):  # the call's claim and the intent's may each name one effect
+                reached(At.CLIENT_BEFORE_PROPOSE, effect_id)
                 reply = await self.client.store.send(self.client.commands.propose(proposal))
+                reached(At.CLIENT_AFTER_PROPOSE, effect_id)
                 if not isinstance(reply, r.Look):
                     handle = self.answered(prepared, reply)
                     if isinstance(reply, r.Proposed):
