@@ -8,6 +8,10 @@
 
 An amount of 13 is refused with 422. What goes wrong is drawn for each request from the seed, the key, and how often
 the key was seen: `<data>/weather.json` says {"seed", "faults", "share"}; once `<data>/calm` exists nothing does.
+
+What a director told of one order comes first: `<data>/told/<order>` names a fault of the next write for it, and
+`<data>/told/<lookup_name(key)>` of the next lookup. `hold_before_write` and `hold_after_write` stop there until the
+director says go on.
 """
 
 from __future__ import annotations
@@ -42,7 +46,10 @@ from effectsvc.demo.provider_process import (
 
 MODULE: Final = "effectsvc.chaos.provider"
 LEDGER_NAME: Final = "provider.sqlite3"
-WEATHER, CALM, FIRED = "weather.json", "calm", "fired.jsonl"
+WEATHER, CALM, FIRED, TOLD = "weather.json", "calm", "fired.jsonl", "told"
+HOLDS: Final = ("hold_before_write", "hold_after_write")
+HOLD_LOOK_S: Final = 0.005
+"""How often a held request looks whether it may go on: far below what is measured."""
 
 REFUSED_AMOUNT: Final = 13
 ON_READS: Final = frozenset({"delay", "answer_lost", "error_before_write", "garbled_answer"})
@@ -54,6 +61,11 @@ WRITE_LATE_S: Final = (0.2, 1.8)
 GIVES_UP_S: Final = 2.5
 """A held write is dropped this long after it was read: with the tools' settle time of 4 s, absence then means never.
 A provider that was stopped in between is what makes it needed."""
+
+
+def lookup_name(key: str) -> str:
+    """How a director speaks of the lookup of a key."""
+    return f"lookup-{key[:16]}"
 
 
 class StormProvider(ProviderProcess):
@@ -69,13 +81,32 @@ class StormProvider(ProviderProcess):
 
     def set_weather(self, *, seed: int, faults: Sequence[str], share: float) -> None:
         """What goes wrong from the next start on; `share` of the requests meet something."""
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+        (self.data_dir / TOLD).mkdir(parents=True, exist_ok=True)
         weather = {"seed": seed, "faults": sorted(faults), "share": share}
         (self.data_dir / WEATHER).write_text(json.dumps(weather), encoding="utf-8")
 
     def calm(self) -> None:
         """Nothing goes wrong from now on."""
         (self.data_dir / CALM).touch()
+
+    def tell(self, order: int | str, fault: str) -> None:
+        """The next write for the order (or the lookup of that name) meets this fault."""
+        whole = self._told(f"{order}")
+        unfinished = whole.with_suffix(".new")
+        unfinished.write_text(fault, encoding="ascii")
+        unfinished.replace(whole)
+
+    def met(self, order: int | str) -> bool:
+        """Whether what was told has been met; a held request is then where it is to be held."""
+        return self._told(f"{order}.met").exists()
+
+    def go_on(self, order: int | str) -> None:
+        """Lets a held request go on, now or when it comes."""
+        self._told(f"{order}.met").unlink(missing_ok=True)
+        self._told(f"{order}").unlink(missing_ok=True)
+
+    def _told(self, name: str) -> Path:
+        return self.data_dir / TOLD / name
 
     def kill(self) -> None:
         """SIGKILL; `start` brings it back on the same port and ledger."""
@@ -97,6 +128,13 @@ class _Request:
     key: str
     body: bytes
     read_at: float
+
+    @property
+    def order(self) -> str:
+        """By what a director tells of it."""
+        if self.method == "GET":
+            return lookup_name(self.query.get("key", ""))
+        return str(json.loads(self.body or b"{}").get("order", ""))
 
 
 class _Weather:
@@ -123,6 +161,26 @@ class _Weather:
         kind: str = drawn.choice(kinds)
         os.write(self._fired, f"{kind}\n".encode())
         return kind, drawn
+
+
+class _Told:
+    """What the director said of single orders."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory / TOLD
+
+    def fault(self, request: _Request) -> str:
+        """The fault that was told, once; empty for none."""
+        if not request.order:
+            return ""
+        told = self._directory / request.order
+        try:
+            return told.rename(told.with_suffix(".met")).read_text(encoding="ascii")
+        except FileNotFoundError:
+            return ""
+
+    def holds(self, request: _Request) -> bool:
+        return (self._directory / f"{request.order}.met").exists()
 
 
 class _Books:
@@ -174,8 +232,8 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 1024
 
-    def __init__(self, port: int, books: _Books, weather: _Weather) -> None:
-        self.books, self.weather = books, weather
+    def __init__(self, port: int, books: _Books, weather: _Weather, told: _Told) -> None:
+        self.books, self.weather, self.told = books, weather, told
         self.stopping = threading.Event()
         super().__init__((HOST, port), _Handler)
 
@@ -218,7 +276,8 @@ class _Handler(BaseHTTPRequestHandler):
         query = dict(parse_qsl(url.query))
         segments = tuple(url.path.strip("/").split("/"))
         request = _Request(self.command, segments, query, key, body, time.monotonic())
-        self._answer(request, *self.server.weather.draw(self.command, key or query.get("key", "")))
+        fault, drawn = self.server.weather.draw(self.command, key or query.get("key", ""))
+        self._answer(request, self.server.told.fault(request) or fault, drawn)
 
     def _answer(self, request: _Request, fault: str, drawn: random.Random) -> None:
         match fault:
@@ -228,6 +287,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._reply(429, b'{"error": "too many requests"}')
             case "error_before_write":
                 return self._reply(503, b'{"error": "unavailable"}')
+            case "hold_before_write" if self._stopped_while_held(request):
+                return self._cut()
             case "delay" if self._stopped_within(drawn.uniform(0.05, 0.5)):
                 return self._cut()
             case "late_write" if self._stopped_within(drawn.uniform(*WRITE_LATE_S)):
@@ -238,6 +299,8 @@ class _Handler(BaseHTTPRequestHandler):
         match fault:
             case "answer_lost":
                 return self._cut(reset=drawn.random() < 0.5)
+            case "hold_after_write" if self._stopped_while_held(request):
+                return self._cut()
             case "answer_late" if self._stopped_within(ANSWER_LATE_S):
                 return self._cut()
             case "error_after_write" if status < 300:
@@ -245,6 +308,12 @@ class _Handler(BaseHTTPRequestHandler):
             case "garbled_answer" if status < 300:
                 return self._reply(status, b'{"ref": ')
         return self._reply(status, json.dumps(answer).encode())
+
+    def _stopped_while_held(self, request: _Request) -> bool:
+        while self.server.told.holds(request):
+            if self._stopped_within(HOLD_LOOK_S):
+                return True
+        return False
 
     def _stopped_within(self, seconds: float) -> bool:
         return self.server.stopping.wait(seconds)
@@ -267,7 +336,7 @@ class _Handler(BaseHTTPRequestHandler):
 def _serve_until_told(directory: Path, port_file: Path, port: int, watch: Callable[[], None] | None) -> None:
     weather = _Weather(directory)
     with Ledger(path=directory / LEDGER_NAME) as ledger:
-        server = _Server(port, _Books(ledger), weather)
+        server = _Server(port, _Books(ledger), weather, _Told(directory))
         accepting = threading.Thread(target=server.serve_forever, args=(0.05,), name="accept")
         accepting.start()
         announce_port(port_file=port_file, port=server.server_port)

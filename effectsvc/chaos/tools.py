@@ -29,6 +29,8 @@ from effectsvc.tools.contract import ErrorRule
 from effectsvc.tools.registry import ToolRegistry
 
 URL_VARIABLE: Final = "EFFECTSVC_CHAOS_URL"
+SETTLE_VARIABLE: Final = "EFFECTSVC_CHAOS_SETTLE_S"
+"""Where the provider holds no write back, less than the storm's settle time is enough."""
 PATIENT_S: Final = 3.0
 """Longer than the timeout of a second, and than the provider's latest answer."""
 SHEETS: Final = ("sheet-1", "sheet-2", "sheet-3")
@@ -42,7 +44,8 @@ _SAID: Final[dict[str, Any]] = {
 }
 _TIMES: Final[dict[str, Any]] = {
     "timeout_s": 1.0,  # the provider's late answers come after 1.6 s
-    "settle_s": 4.0,  # it drops a held write after 2.5 s, and is stopped for 1 s at most
+    # It drops a held write after 2.5 s, and is stopped for 1 s at most.
+    "settle_s": float(os.environ.get(SETTLE_VARIABLE, "4.0")),
     "max_attempts": 50,  # a storm hits one effect often; the bounds have tests of their own
     "max_elapsed_s": 3600.0,
     "backoff_s": 0.3,
