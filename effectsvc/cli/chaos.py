@@ -1,4 +1,4 @@
-"""`effectsvc chaos`: parse, blow, print."""
+"""`effectsvc chaos` and `effectsvc chaos matrix`: parse, run, print."""
 
 from __future__ import annotations
 
@@ -12,11 +12,17 @@ from typing import Annotated
 import typer
 
 EXIT_BROKEN = 1
+EXIT_UNVERIFIED = 5
 SIGNALLED = 128
 """A process that ends for a signal exits with this and the signal's number, as shells count."""
 
 
+chaos_app = typer.Typer(invoke_without_command=True)
+
+
+@chaos_app.callback()
 def chaos(
+    context: typer.Context,
     effects: Annotated[int, typer.Option(min=1, help="How many orders the agents see through.")] = 300,
     seed: Annotated[int, typer.Option(help="What is drawn from it: the orders, and every fault.")] = 1,
     faults: Annotated[
@@ -32,22 +38,20 @@ def chaos(
 
     Exits 1 when something happened twice, is lost, or another invariant does not hold.
     """
+    if context.invoked_subcommand is not None:
+        return
     import orjson
 
     from effectsvc.chaos.faults import chosen
     from effectsvc.chaos.storm import Wanted, blow
     from effectsvc.cli.demo import _forget_other_cells
-    from effectsvc.demo.interrupts import Interrupted, Interrupts
+    from effectsvc.demo.interrupts import Interrupts
 
     kinds = chosen(faults or ["all"])
     _forget_other_cells()
-    try:
-        with Interrupts() as interrupts, _data_directory(keep) as directory:
-            wanted = Wanted(effects, seed, kinds, minutes, directory, keeps=keep is not None)
-            report = blow(wanted, interrupts=interrupts, say=lambda text: typer.echo(text, err=True))
-    except Interrupted as interrupted:
-        typer.echo(f"Stopped by {signal.Signals(interrupted.number).name}; nothing is left running.", err=True)
-        raise typer.Exit(SIGNALLED + interrupted.number) from None
+    with _told_when_stopped(), Interrupts() as interrupts, _data_directory(keep) as directory:
+        wanted = Wanted(effects, seed, kinds, minutes, directory, keeps=keep is not None)
+        report = blow(wanted, interrupts=interrupts, say=_say)
     if as_json:
         typer.echo(orjson.dumps(report.as_json()))
     else:
@@ -55,6 +59,55 @@ def chaos(
             typer.echo(line)
     if not report.holds:
         raise typer.Exit(EXIT_BROKEN)
+
+
+@chaos_app.command()
+def matrix(
+    rounds: Annotated[int, typer.Option(min=1, help="Kills at each place of each kind of process.")] = 50,
+    side_by_side: Annotated[int, typer.Option(min=2, help="Stages that play rounds at the same time.")] = 8,
+    keep: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep server data, ledgers and logs there: a new directory.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Kill client, worker, relay, reconciler and server with -9 at each place of an effect's way.
+
+    Exits 5 when a round ended with more or less than one effect at the provider, or not at all.
+    """
+    import orjson
+
+    from effectsvc.chaos.matrix import Wanted, play
+    from effectsvc.chaos.matrix_report import MatrixReport
+    from effectsvc.cli.demo import _forget_other_cells
+    from effectsvc.demo.interrupts import Interrupts
+
+    _forget_other_cells()
+    with _told_when_stopped(), Interrupts() as interrupts, _data_directory(keep) as directory:
+        played = play(Wanted(rounds, side_by_side, directory), interrupts=interrupts, say=_say)
+    report = MatrixReport(played, rounds=rounds)
+    if as_json:
+        typer.echo(orjson.dumps(report.as_json()))
+    else:
+        for line in report.lines():
+            typer.echo(line)
+    if not report.holds:
+        raise typer.Exit(EXIT_UNVERIFIED)
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+@contextmanager
+def _told_when_stopped() -> Iterator[None]:
+    """A signal ends the command with the status that shells give it."""
+    from effectsvc.demo.interrupts import Interrupted
+
+    try:
+        yield
+    except Interrupted as interrupted:
+        _say(f"Stopped by {signal.Signals(interrupted.number).name}; nothing is left running.")
+        raise typer.Exit(SIGNALLED + interrupted.number) from None
 
 
 @contextmanager

@@ -1,0 +1,60 @@
+"""`effectsvc chaos matrix` as a user runs it: two kills a square in every run of the suite, fifty by `-m storm`."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from effectsvc.chaos.matrix import PLACES, VICTIMS
+from tests.chaos.test_storm import ENDS_WITHIN_S, left_behind, run_chaos
+
+
+def _matrix(tmp_path: Path, *words: str, mark: str, seconds: float) -> dict[str, Any]:
+    process = run_chaos("matrix", "--json", *words, mark=mark, stderr=tmp_path / "stderr")
+    out, _ = process.communicate(timeout=seconds)
+    report: dict[str, Any] = orjson.loads(out)
+    assert process.returncode == (0 if report["holds"] else 5), (tmp_path / "stderr").read_text()
+    return report
+
+
+def _holds(report: dict[str, Any], rounds: int) -> None:
+    assert (report["failed"], report["violations"], report["duplicates"]) == ([], [], 0)
+    squares = {(each["victim"], each["place"]): each for each in report["squares"]}
+    assert squares.keys() == {(victim, place) for victim in VICTIMS for place in PLACES}
+    assert {(each["rounds"], each["most_rows"]) for each in squares.values()} == {(rounds, 1)}
+    assert {state for each in squares.values() for state in each["states"]} == {"committed"}
+    assert all(each["known_s"]["max"] <= each["final_s"]["max"] for each in squares.values())
+
+
+@pytest.mark.timeout(240)
+def test_a_kill_at_any_place_leaves_one_effect(tmp_path: Path) -> None:
+    report = _matrix(tmp_path, "--rounds", "2", "--side-by-side", "10", mark="matrix", seconds=220)
+
+    _holds(report, 2)
+    assert left_behind("matrix") == []
+
+
+@pytest.mark.timeout(120)
+def test_a_matrix_that_is_interrupted_leaves_nothing_running(tmp_path: Path) -> None:
+    process = run_chaos("matrix", "--side-by-side", "3", mark="stopped matrix", stderr=tmp_path / "stderr")
+    deadline = time.monotonic() + 60
+    while " rounds" not in (tmp_path / "stderr").read_text():
+        assert time.monotonic() < deadline, (tmp_path / "stderr").read_text()
+        time.sleep(0.05)
+
+    process.send_signal(signal.SIGINT)
+
+    process.communicate(timeout=ENDS_WITHIN_S)
+    assert process.returncode == 128 + signal.SIGINT
+    assert left_behind("stopped matrix") == []
+
+
+@pytest.mark.storm
+@pytest.mark.timeout(3000)
+def test_fifty_kills_at_each_place_leave_one_effect_each(tmp_path: Path) -> None:
+    _holds(_matrix(tmp_path, "--rounds", "50", mark="fifty", seconds=2900), 50)
