@@ -140,10 +140,13 @@ def _do(stage: Stage, proxy: LossyProxy, order: int, point: FaultPoint, deed: De
 
 
 def _others_go_on(stage: Stage, order: int, point: FaultPoint, scene: Scene) -> None:
-    """Until what the process left is known, or done, without it."""
-    is_prober = point.title.startswith("reconciler.")
-    enough = set(scene.ends.split()) if is_prober else {*scene.ends.split(), "unknown"}
-    stage.until(lambda: stage.state(order) in enough, "others go on", within_s=2 * PROBER_GIVES_WAY_S)
+    """Until others have done all that they may without the process: it is over, or waits for the process's own end."""
+
+    def is_enough() -> bool:
+        fields = stage.fields(order)
+        return fields.get("state") in scene.ends.split() or fields.get("waiting_for") == "attempt_over"
+
+    stage.until(is_enough, f"others go on without {point.title}", within_s=2 * PROBER_GIVES_WAY_S)
 
 
 def test_every_point_has_a_scene_and_stands_in_the_source_once() -> None:
