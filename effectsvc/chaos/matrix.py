@@ -58,6 +58,8 @@ HOLDS: Final[dict[Place, str]] = {
 }
 SLOW: Final[dict[Victim, int]] = {"reconciler": 0, "worker": 1, "relay": 2, "client": 3, "server": 4}
 """Which rounds take longest; begun first, so that none is left at the end."""
+ALONE: Final = 4
+"""One stage of so many has a server that may be killed: its rounds are a fifth of all, and of middling length."""
 LOOK_S: Final = 0.1
 TOOL: Final = "charge"
 """Irreversible, at a provider that honours no keys: a second one would be seen."""
@@ -150,13 +152,17 @@ class _Matrix:
         return Played(tuple(self._rounds), tuple(self._violations), time.monotonic() - start)
 
     def _lanes(self) -> list[Callable[[], None]]:
-        """One of them with a server that may be killed; the others share one."""
+        """Some have a server of their own that may be killed; the others share one."""
         shared: queue.SimpleQueue[Square] = queue.SimpleQueue()
         killed: queue.SimpleQueue[Square] = queue.SimpleQueue()
         for victim in sorted(VICTIMS, key=SLOW.__getitem__):
             for place in PLACES * self._wanted.rounds:
                 (killed if victim == "server" else shared).put(Square(victim, place))
-        return [lambda: self._alone(killed), lambda: self._side_by_side(shared)]
+        alone = max(1, self._wanted.side_by_side // ALONE)
+        return [
+            *[lambda number=number: self._alone(number, killed) for number in range(alone)],
+            lambda: self._side_by_side(self._wanted.side_by_side - alone, shared),
+        ]
 
     def _guarded(self, lane: Callable[[], None]) -> None:
         try:
@@ -165,13 +171,13 @@ class _Matrix:
             self._broken.append(error)
             self._stopping.set()
 
-    def _alone(self, squares: queue.SimpleQueue[Square]) -> None:
-        with Ground(self._wanted.directory / "killed") as ground:
+    def _alone(self, number: int, squares: queue.SimpleQueue[Square]) -> None:
+        with Ground(self._wanted.directory / f"killed-{number}") as ground:
             self._on_a_stage(ground, "alone", squares)
 
-    def _side_by_side(self, squares: queue.SimpleQueue[Square]) -> None:
+    def _side_by_side(self, count: int, squares: queue.SimpleQueue[Square]) -> None:
         with Ground(self._wanted.directory / "shared", has_server=True) as ground:
-            names = [f"stage-{number}" for number in range(self._wanted.side_by_side - 1)]
+            names = [f"stage-{number}" for number in range(count)]
             stages = [
                 threading.Thread(
                     target=self._guarded, args=(lambda name=name: self._on_a_stage(ground, name, squares),)
