@@ -219,8 +219,7 @@ def _cell(seen: Observed, settings: Settings) -> list[Finding]:
                     "the service: nothing begins",
                     "Start a worker (it accepts a plain restart), or `effectsvc cell status`.")
         )  # fmt: skip
-    lost = forgotten(seen.marks, meta=seen.meta, epochs=seen.epochs) if seen.marks and seen.epochs else None
-    if lost is not None:
+    for lost in forgotten(seen.marks, meta=seen.meta, epochs=seen.epochs)[:1]:
         found.append(
             Finding("past_lost", "danger",
                     f"This host saw entry {lost.n} of epoch {lost.epoch}, which the store forgot.",

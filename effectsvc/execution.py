@@ -167,7 +167,9 @@ async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None)
                 x.logger.info("effect %s: its begin was sent again and granted again", at.effect_id)
             # The lease counts from before the command was sent: our clock never believes longer than the store's.
             x.keeper.hold(at.effect_id, token, asked_at + lease_ms / 1000)
-            return Attempt(ready, token, decision, reply, child)
+            attempt = Attempt(ready, token, decision, reply, child)
+            x.remember(attempt, executor_id)
+            return attempt
         case r.Halted():
             return await _stopped(x, effect, at, "run_halted", run_halted_gate.LAYER)
         case r.Deadline():
@@ -292,9 +294,15 @@ async def _commit(x: Executor, attempt: Attempt, result: StoredResult) -> str:
         rule="returned",
         entry=entry,
     )
+    memory = x.witness.memory
+    memory.ended(attempt.token, result=result, entry=entry)
     reached(At.WORKER_BEFORE_COMMIT, attempt.ready.at.effect_id)
     try:
         reply = await x.store.send(command)
+        if isinstance(reply, r.Gone) and (remembered := memory.of(attempt.token)) is not None:
+            x.aside(x.refresh_epoch())
+            await x.witness.adopt(remembered)
+            reply = await x.store.send(command)
     except StoreError:
         await x.spool_commit(attempt, result, entry)
         return "spooled"
@@ -318,6 +326,7 @@ async def _release(x: Executor, attempt: Attempt, proved: NotHappened) -> str:
         bound = "max_attempts"
     elif begun_s >= contract.max_elapsed_s:
         bound = "max_elapsed"
+    x.witness.memory.nothing_happened(attempt.token)
     entry = _outcome(x, attempt, "released", "error", proved.code, error_type=proved.error_type)
     command = x.commands.release(
         attempt.ready.at,
@@ -343,6 +352,8 @@ async def _mark_unknown(x: Executor, attempt: Attempt, unclear: Unclear) -> str:
         for part in done:
             await x.record_part(attempt, part, "done", unclear.provider_ref)
         next_step, rule = ("review", "") if contract.rerun_rule == "never" else ("rerun", "resume")
+    if unclear.over:
+        x.witness.memory.ended(attempt.token)
     entry = _outcome(x, attempt, "unknown", "error", unclear.reason, error_type=unclear.error_type)
     command = x.commands.mark_unknown(
         attempt.ready.at,
@@ -372,6 +383,8 @@ async def _tell(x: Executor, attempt: Attempt, command: Any, *, over: bool = Tru
     else:
         word = str(reply.word)
         reached(At.WORKER_AFTER_CLOSE, attempt.ready.at.effect_id)
+    if word in ("gone", "stale"):
+        x.aside(x.refresh_epoch())  # the store may have forgotten its begin
     if over and word in ("unanswered", "already", "stale"):
         x.tell_over_later(attempt.ready.at, attempt.token)
     return word

@@ -17,7 +17,7 @@ from typing import Any, Final
 import orjson
 
 from effectsvc.core.canonical import short
-from effectsvc.core.decision import entry_hash, note_entry, outcome_entry
+from effectsvc.core.decision import note_entry, outcome_entry
 from effectsvc.core.effect import Effect
 from effectsvc.core.fault_points import At, reached
 from effectsvc.core.identity import parse_attempt_token
@@ -25,7 +25,6 @@ from effectsvc.core.outcome import OutcomeUnknown
 from effectsvc.errors import SettingsError, StoreError, StoreUnavailable
 from effectsvc.execution import Attempt, close, now_ms
 from effectsvc.executor_files import ExecutorLock, MarkFile, Spool, SpooledOutcome, state_dir
-from effectsvc.executor_files import Mark as FileMark
 from effectsvc.hooks import Authorizer
 from effectsvc.isolation import Ended, Isolation
 from effectsvc.leases import LeaseKeeper
@@ -34,11 +33,9 @@ from effectsvc.policy_in_force import PolicyInForce
 from effectsvc.reconcile import Prober
 from effectsvc.settings import Settings
 from effectsvc.store import replies as r
-from effectsvc.store.async_store import AsyncStore, Mark
-from effectsvc.store.commands import Address, BeginReply, Command, Commands, Read, raw_bytes
-from effectsvc.store.epochs import accept_restart, forgotten
+from effectsvc.store.async_store import AsyncStore
+from effectsvc.store.commands import Address, BeginReply, Begun, Command, Commands, Read, raw_bytes
 from effectsvc.store.keys import CellKeys
-from effectsvc.store.replies import EpochMismatch
 from effectsvc.store.safety import check_server
 from effectsvc.tools.context import EffectContext, PartPhase, make_context
 from effectsvc.tools.contract import ContractFacts
@@ -48,14 +45,9 @@ from effectsvc.tools.results import StoredResult
 from effectsvc.tools.tool import Tool
 from effectsvc.tools.verdicts import Happened, verdict_of
 from effectsvc.version import __version__
+from effectsvc.witness import NextStep, Remembered, Witness, deliver
 
 logger = logging.getLogger("effectsvc.executor")
-
-
-def host_marks(settings: Settings) -> list[Mark]:
-    """How far the processes of this host have seen the cell's log, from their mark files."""
-    directory = state_dir(str(settings.state_dir) if settings.state_dir else None)
-    return [Mark(known.epoch, known.n, b"") for known in MarkFile.highest(directory, settings.cell)]
 
 
 STALL_GRACE_S: Final = 5.0
@@ -107,9 +99,20 @@ class Executor:
         self.executor_id = self.lock.executor
         self.logger = logger
         self.software = f"effectsvc/{__version__}"
-        self._is_given = store is not None
-        self.store = store or AsyncStore(settings.redis_url, patience_s=settings.patience_s, on_epoch=self._on_epoch)
         self.marks = MarkFile(self.directory, cell=settings.cell, executor=self.executor_id)
+        self.witness = Witness(
+            settings,
+            self.commands,
+            executor=self.executor_id,
+            directory=self.directory,
+            marks=self.marks,
+            store=lambda: self.store,
+            aside=self.aside,
+        )
+        self._is_given = store is not None
+        self.store = store or AsyncStore(
+            settings.redis_url, patience_s=settings.patience_s, on_epoch=self.witness.on_epoch
+        )
         self.spool = Spool(self.directory, cell=settings.cell, max_bytes=settings.spool_mb << 20)
         self.keeper = keeper or LeaseKeeper(
             url=settings.redis_url,
@@ -117,14 +120,15 @@ class Executor:
             lease_ms=settings.lease_ms,
             mark_file=self.marks,
             mark=lambda: self.store.mark,
+            sighting=self.witness.sighting,
+            on_new_epoch=self._meet_epoch,
             on_stall=self._stalled,
         )
         self.isolation = Isolation(
             threads=settings.threads, children=settings.children, tools=settings.tools, directory=self.directory
         )
         self.prober = Prober()
-        self.epoch = ""
-        self._settling_epoch = asyncio.Lock()
+        self._is_witness = False
         self.overruns: set[asyncio.Task[None]] = set()
         self.untold: set[str] = set()
         """Tokens of attempts of which the store has not yet heard that they are over."""
@@ -150,6 +154,8 @@ class Executor:
         self.commands.buckets = int(meta.get("buckets", self.commands.buckets))
         await self.publish()
         await self.register()
+        await self.witness.register()
+        self._is_witness = True
         self.keeper.start()
         await self.deliver_spool()
 
@@ -202,9 +208,10 @@ class Executor:
         await asyncio.gather(*self._side_tasks, *self.overruns, return_exceptions=True)
         self.keeper.stop()
         await self.isolation.close()
+        has_left = not self._is_witness or await self.witness.leave()
         if not self._is_given:
             await self.store.close()
-        if not self.isolation.living and not self.untold and not self.bodies:
+        if has_left and not self.isolation.living and not self.untold and not self.bodies:
             self.lock.release()  # else the file stays: it is free, and so a proof, once this process has ended
 
     def _stalled(self, seconds: float) -> None:
@@ -390,6 +397,7 @@ class Executor:
             if isinstance(verdict, Happened):
                 await close(self, attempt, verdict)
             else:
+                self.witness.memory.ended(attempt.token)
                 await self.tell_over(attempt.ready.at, attempt.token, how="ended")
 
         task = asyncio.create_task(watch(), name=attempt.token)
@@ -425,26 +433,35 @@ class Executor:
 
     async def spool_commit(self, attempt: Attempt, result: StoredResult, entry: bytes) -> None:
         """Keeps an outcome that the store could not take, durably. Raises SpoolFull when there is no room."""
-        at = attempt.ready.at
+        at, effect = attempt.ready.at, attempt.ready.effect
         reached(At.WORKER_BEFORE_SPOOL, at.effect_id)
-        await asyncio.to_thread(
-            self.spool.put,
-            SpooledOutcome(
-                effect_id=at.effect_id,
-                token=attempt.token,
-                run=at.run,
-                lane=at.lane,
-                intent=at.intent,
-                above=at.above,
-                what="commit",
-                result=result.stored,
-                digest=short(result.digest),
-                ref=result.provider_ref,
-                rule="returned",
-                entry=entry,
-                at_ms=now_ms(),
-            ),
+        remembered = self.witness.memory.of(attempt.token)
+        outcome = SpooledOutcome(
+            effect_id=at.effect_id,
+            token=attempt.token,
+            run=at.run,
+            lane=at.lane,
+            intent=at.intent,
+            above=at.above,
+            what="commit",
+            result=result.stored,
+            digest=short(result.digest),
+            ref=result.provider_ref,
+            rule="returned",
+            entry=entry,
+            at_ms=now_ms(),
+            tool=effect.tool,
+            version=effect.version,
+            tenant=effect.tenant,
+            agent=effect.agent,
+            args=effect.args,
+            occurrence=attempt.granted.occurrence,
+            executor=remembered.begun.executor if remembered else self.executor_id,
+            run_id=effect.payload.run_id,
+            next_step="lookup" if attempt.ready.tool.contract.lookup is not None else "review",
+            payload=effect.payload.to_bytes(),
         )
+        await asyncio.to_thread(self.spool.put, outcome)
         reached(At.WORKER_AFTER_SPOOL, at.effect_id)
         if self._delivering is None or self._delivering.done():
             self._delivering = self.aside(self._deliver_later())
@@ -462,96 +479,58 @@ class Executor:
         """
         told = 0
         for outcome in list(self.spool.waiting()):
-            at = Address(outcome.effect_id, outcome.run, outcome.lane, outcome.intent, outcome.above)
-            commit = self.commands.commit(
-                at,
-                token=outcome.token,
-                result=outcome.result,
-                digest=outcome.digest,
-                ref=outcome.ref,
-                rule="spool",
-                entry=outcome.entry,
-            )
-            reached(At.WORKER_BEFORE_DELIVERY, at.effect_id)
+            reached(At.WORKER_BEFORE_DELIVERY, outcome.effect_id)
             try:
-                reply = await self.store.send(commit, patience_s=1.0)
-                if isinstance(reply, r.Stale):
-                    await self.store.send(
-                        self.commands.late(
-                            at,
-                            token=outcome.token,
-                            result=outcome.result,
-                            digest=outcome.digest,
-                            ref=outcome.ref,
-                            entry=outcome.entry,
-                        )
-                    )
+                word = await deliver(self.store, self.commands, outcome, by=self.executor_id)
             except StoreUnavailable:
                 return told
             except StoreError as error:
                 logger.error("the outcome of %s cannot be told: %s", outcome.effect_id, error.code)
                 continue
-            reached(At.WORKER_AFTER_DELIVERY, at.effect_id)
+            reached(At.WORKER_AFTER_DELIVERY, outcome.effect_id)
+            if word == "gone":
+                logger.error("the outcome of %s waits for its recovery: the store forgot it", outcome.effect_id)
+                continue
             self.spool.done(outcome)
             told += 1
         return told
 
     # ---- epochs ----------------------------------------------------------------------------------------------------
 
-    async def _on_epoch(self, mismatch: EpochMismatch) -> bool:
-        """The server is another one than the cell's epoch names: accepted by itself only by the rule of restarts.
+    @property
+    def epoch(self) -> str:
+        """The cell's epoch, as far as this process has shown its marks in it."""
+        return self.witness.epoch
 
-        Every command that was under way asks; one of them settles it for all.
-        """
-        async with self._settling_epoch:
-            return self.epoch == mismatch.found or await self._settle_epoch(mismatch)
-
-    async def _settle_epoch(self, mismatch: EpochMismatch) -> bool:
-        if self.store.mark is not None:
-            mark = self.store.mark  # kept before the epoch moves on: the keeper writes the newest one only
-            kept = FileMark(mark.epoch, mark.n, entry_hash(mark.entry))
-            await asyncio.to_thread(self.marks.write, kept)
-        known = await asyncio.to_thread(host_marks, self.settings)
-        if self.store.mark is not None:
-            known.append(self.store.mark)
-        reached(At.WORKER_BEFORE_ACCEPT)
-        try:
-            accepted = await accept_restart(
-                self.store, self.commands, mismatch, marks=known, settings=self.settings, by=self.executor_id
-            )
-        except StoreError:
-            return False  # away again: what waits for the epoch still has its patience
-        if accepted:
-            self.epoch = mismatch.found
-            self.aside(self.refresh_epoch())  # somebody else may have accepted it, knowing less
-        return accepted
+    def _meet_epoch(self) -> None:
+        """Called by the lease keeper: this process, idle perhaps, has not shown its marks in the server's epoch."""
+        assert self.loop is not None, "the keeper runs between start and stop"
+        self.loop.call_soon_threadsafe(lambda: self.aside(self.refresh_epoch()))
 
     async def refresh_epoch(self) -> None:
-        """Takes over the cell's epoch, which another process may have accepted without knowing what this one knows.
+        """Shows this host's marks in the cell's epoch, which another process may have accepted, and takes it over.
 
-        Where the store has forgotten a mark of this host, the cell is frozen: nothing begins until a person looked.
+        Where the store has forgotten one of them, the cell is frozen: nothing begins until a person looked.
         """
-        # The marks first: what is acknowledged while the store is read is above the head that was read.
-        known = await asyncio.to_thread(host_marks, self.settings)
-        if self.store.mark is not None:
-            known.append(self.store.mark)
-        meta, epochs = await self.store.send_both(
-            self.commands.hash_fields(self.keys.meta), self.commands.hash_fields(self.keys.epochs)
-        )
-        lost = forgotten(known, meta=meta, epochs=epochs) if meta and epochs else None
-        if lost is not None:
-            logger.error("the store has lost its past: a mark of epoch %s at %d is not in it", lost.epoch, lost.n)
-            await self._freeze_cell(lost)
-        self.epoch = meta.get("epoch", self.epoch)
+        await self.witness.refresh()
 
-    async def _freeze_cell(self, lost: Mark) -> None:
-        """Latches the freeze of a store rollback; it ends only by `cell recover`."""
-        facts = {"scope": "cell", "reason": "store_rollback", "mark_epoch": lost.epoch, "mark_n": lost.n}
-        entry = note_entry("freeze", by=self.executor_id, at_ms=now_ms(), facts=facts)
-        freeze = self.commands.freeze(
-            freeze_id=f"rollback-{lost.epoch}-{lost.n}", scope="cell", target="", reason="store_rollback", entry=entry
+    def remember(self, attempt: Attempt, executor: str) -> None:
+        """A begun attempt, so that a store that has forgotten it can be told again."""
+        effect, contract = attempt.ready.effect, attempt.ready.tool.contract
+        begun = Begun(
+            effect.tool,
+            effect.version,
+            effect.tenant,
+            effect.agent,
+            effect.args,
+            attempt.granted.occurrence,
+            attempt.token,
+            executor,
         )
-        await self.store.send(freeze)
+        next_step: NextStep = "lookup" if contract.lookup is not None else "review"
+        self.witness.memory.begun(
+            Remembered(attempt.ready.at, begun, effect.payload, attempt.granted.n, next_step=next_step)
+        )
 
     def aside(self, work: Any) -> asyncio.Task[None]:
         """Runs something that nobody waits for; a store that is away is no error of it."""

@@ -33,7 +33,7 @@ import orjson
 from effectsvc.core.canonical import digest as sha256_hex
 from effectsvc.core.identity import check_name, is_effect_id, parse_attempt_token
 from effectsvc.errors import ContractError, EffectsvcError, SettingsError
-from effectsvc.store.commands import Address
+from effectsvc.store.commands import Address, Begun
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +42,8 @@ _ALPHABET: Final = string.ascii_lowercase + string.digits
 _EXECUTOR: Final = re.compile(r"[a-z0-9]{1,64}")  # 64: it is a value of the effect's hash
 _EPOCH: Final = re.compile(r"[0-9a-f]{16}")
 FORMAT: Final = 1
+SPOOL_FORMAT: Final = 2
+"""1 could not be told to a store that had forgotten the attempt; it is read, and no more written."""
 ABANDONED_S: Final = 3600.0
 """A half-written file so old is nobody's: no write takes an hour. Its `put` never returned, so nothing is lost."""
 
@@ -365,10 +367,38 @@ class SpooledOutcome:
     rule: str
     entry: bytes = field(repr=False)
     at_ms: int
+    tool: str = ""
+    version: int = 0
+    tenant: str = ""
+    agent: str = ""
+    args: str = ""
+    occurrence: int = 1
+    executor: str = ""
+    run_id: str = ""
+    next_step: str = "review"
+    payload: bytes = field(default=b"", repr=False)
 
     @property
     def address(self) -> Address:
         return Address(self.effect_id, self.run, self.lane, self.intent, self.above)
+
+    @property
+    def begun(self) -> Begun | None:
+        """What a store is told that has forgotten the attempt; None for an outcome of an older format."""
+        if not self.tool:
+            return None
+        return Begun(
+            self.tool,
+            self.version,
+            self.tenant,
+            self.agent,
+            self.args,
+            self.occurrence,
+            self.token,
+            self.executor,
+            run_id=self.run_id,
+            payload=self.payload,
+        )
 
 
 class SpoolSizes(NamedTuple):
@@ -468,26 +498,26 @@ def _set_aside(path: Path) -> None:
     _log.error("spooled outcome %s is damaged; it was set aside as %s", path, aside.name)
 
 
-_BYTES: Final = ("result", "entry")
+_BYTES: Final = ("result", "entry", "payload")
 
 
 def _packed(outcome: SpooledOutcome) -> bytes:
     """JSON with base64 for bytes, and a checksum: a damaged result must not become evidence."""
     record: dict[str, Any] = {item.name: getattr(outcome, item.name) for item in fields(SpooledOutcome)}
     record.update({name: base64.b64encode(record[name]).decode("ascii") for name in _BYTES})
-    return orjson.dumps({"format": FORMAT, "sha256": sha256_hex(orjson.dumps(record)), "outcome": record})
+    return orjson.dumps({"format": SPOOL_FORMAT, "sha256": sha256_hex(orjson.dumps(record)), "outcome": record})
 
 
 def _unpacked(data: bytes) -> SpooledOutcome | Literal["newer"] | None:
     """The outcome; `newer` for a format above ours; None when it is not whole."""
     try:
         record = orjson.loads(data)
-        if record["format"] > FORMAT:
+        if record["format"] > SPOOL_FORMAT:
             return "newer"
         kept = record["outcome"]
         if record["sha256"] != sha256_hex(orjson.dumps(kept)):
             return None
-        kept.update({name: base64.b64decode(kept[name]) for name in _BYTES}, above=tuple(kept["above"]))
+        kept.update({name: base64.b64decode(kept[name]) for name in _BYTES if name in kept}, above=tuple(kept["above"]))
         return SpooledOutcome(**kept)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -15,11 +15,11 @@ from typing import Final
 
 from effectsvc.core.decision import entry_hash
 from effectsvc.core.fault_points import At, reached
-from effectsvc.errors import EffectsvcError, StoreError
+from effectsvc.errors import EffectsvcError, EpochChanged, StoreError
 from effectsvc.executor_files import Mark, MarkFile
 from effectsvc.store import replies as r
 from effectsvc.store.async_store import Mark as SeenMark
-from effectsvc.store.commands import Commands
+from effectsvc.store.commands import Command, Commands, WitnessReply
 from effectsvc.store.connection import SILENCE_S
 from effectsvc.store.sync_store import SyncStore
 
@@ -30,6 +30,8 @@ TICK_S: Final = 0.25
 """Between two looks: a mark is one sync of the disk, and four a second are no load. Short leases look more often."""
 RETRY_S: Final = 0.5
 """After a renewal without an answer: soon enough for a store that is back, and no load for one that is not."""
+WITNESS_S: Final = 2.0
+"""Between two sightings as a witness: an idle process, too, notices a new epoch while the others wait for it."""
 BATCH: Final = 250
 """Renewals in one pipeline: about 6 ms of the server's time, so that others are not held up."""
 BEAT_S: Final = 1.5
@@ -80,6 +82,7 @@ class LeaseKeeper(threading.Thread):
     `mark` answers how far the log was acknowledged; what moved is kept in `mark_file` from here, since a sync of the
     disk may not hold up the loop. `on_stall` is called with the seconds of silence, about once a second, from this
     thread, while the event loop has not beaten for `loop_stall_s`; renewals go on, since the attempts still live.
+    `sighting` is sent now and then; `on_new_epoch` is called, from this thread, when marks have to be shown.
 
     A renewal without an answer leaves the lease's end where it was, and is tried again. `hold`, `drop` and `alive` are
     for the hot path: no lock, no I/O.
@@ -93,6 +96,8 @@ class LeaseKeeper(threading.Thread):
         lease_ms: int,
         mark_file: MarkFile | None = None,
         mark: Callable[[], SeenMark | None] = lambda: None,
+        sighting: Callable[[], Command[WitnessReply]] | None = None,
+        on_new_epoch: Callable[[], None] = lambda: None,
         loop_stall_s: float = 10.0,
         on_stall: Callable[[float], None] | None = None,
     ) -> None:
@@ -110,6 +115,8 @@ class LeaseKeeper(threading.Thread):
         self._mark = mark
         self._mark_due_s = 0.0
         self._kept: SeenMark | None = None
+        self._sighting, self._on_new_epoch = sighting, on_new_epoch
+        self._witness_due_s = time.monotonic() + WITNESS_S
         self._watch = LoopWatch(stall_s=loop_stall_s, now_s=time.monotonic())
         self._on_stall = on_stall
         self._stall_due_s = 0.0
@@ -165,6 +172,7 @@ class LeaseKeeper(threading.Thread):
                 self._guarded(self._look_at_loop)
                 self._guarded(self._renew_due)
                 self._guarded(self._keep_mark_due)
+                self._guarded(self._be_seen)
         finally:
             self._guarded(self._keep_mark)
             self._store.close()
@@ -228,6 +236,21 @@ class LeaseKeeper(threading.Thread):
                     errors.append(reply)
         reached(At.WORKER_AFTER_RENEW)
         return errors
+
+    def _be_seen(self) -> bool:
+        """A new epoch waits for the marks of executors that were seen lately, and for no others."""
+        now_s = time.monotonic()
+        if self._sighting is None or now_s < self._witness_due_s:
+            return False
+        self._witness_due_s = now_s + WITNESS_S
+        try:
+            reply = self._store.send(self._sighting())
+        except EpochChanged:
+            self._on_new_epoch()
+            return True
+        if isinstance(reply, r.Unshown):
+            self._on_new_epoch()
+        return True
 
     def _keep_mark_due(self) -> bool:
         now_s = time.monotonic()

@@ -18,13 +18,14 @@ from typing import Final
 from effectsvc.embedded import EmbeddedServer
 from effectsvc.errors import EffectsvcError
 from effectsvc.execution import now_ms
-from effectsvc.executor import host_marks
+from effectsvc.executor_files import state_dir
 from effectsvc.settings import Settings, load_settings
 from effectsvc.store.async_store import AsyncStore
 from effectsvc.store.commands import Commands
 from effectsvc.store.epochs import create_cell
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.sync_store import SyncStore
+from effectsvc.witness import ended_here, host_marks
 
 DRAIN_S: Final = 45.0
 """How long a process may take to drain: the demo's longest tool timeout, and time to close."""
@@ -104,7 +105,16 @@ class Stack:
         settings = self.settings()
         commands = Commands(CellKeys(settings.cell))
         async with AsyncStore(settings.redis_url) as store:
-            await create_cell(store, commands, by="up", at_ms=now_ms(), settings=settings, marks=host_marks(settings))
+            witnesses = await store.send(commands.hash_fields(commands.keys.witnesses))
+            await create_cell(
+                store,
+                commands,
+                by="up",
+                at_ms=now_ms(),
+                settings=settings,
+                marks=host_marks(settings),
+                executors=ended_here(state_dir(str(settings.state_dir)), witnesses),
+            )
 
     def start_worker(self, name: str) -> subprocess.Popen[bytes]:
         """One worker process, straight under this one, so that its exit status is seen."""

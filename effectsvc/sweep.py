@@ -23,19 +23,23 @@ from effectsvc.core.decision import note_entry, outcome_entry
 from effectsvc.core.effect import Payload
 from effectsvc.core.fault_points import At, reached
 from effectsvc.core.identity import parse_attempt_token
-from effectsvc.executor import host_marks
 from effectsvc.executor_files import executor_is_dead, state_dir
 from effectsvc.settings import Settings
 from effectsvc.store import replies as r
 from effectsvc.store.async_store import AsyncStore
 from effectsvc.store.commands import Address, Commands, Read, raw_bytes, text_map, text_tuple
-from effectsvc.store.epochs import accept_restart
+from effectsvc.store.epochs import is_in_force, show_marks
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.reply import EpochMismatch
 from effectsvc.store.sync_store import SyncStore
+from effectsvc.witness import ended_here, host_marks
 
 PASS_LIMIT: Final = 200
 """Effects that one pass looks at per kind: a second's work at most; the next pass goes on."""
+
+
+ASK_AGAIN_S: Final = 0.2
+"""After a new epoch that is not accepted yet: the workers may do so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,17 +245,24 @@ class Sweep:
     # ---- epochs ----------------------------------------------------------------------------------------------------
 
     def accept_restart(self, mismatch: EpochMismatch) -> None:
-        """Accepts a plain restart by its rule, with the marks of this host; else waits for somebody who may."""
+        """Shows the marks of this host, for executors whose process has ended; the living show their own."""
         asyncio.run(self._accept(mismatch))
 
     async def _accept(self, mismatch: EpochMismatch) -> None:
         marks = host_marks(self.settings)
-        if not marks:  # it would accept whatever it meets; a worker, which knows something, is to do it
-            await asyncio.sleep(0.2)
-            return
-        async with AsyncStore(self.settings.redis_url) as store:
-            accepted = await accept_restart(
-                store, self.commands, mismatch, marks=marks, settings=self.settings, by=self._by
-            )
+        accepted = False
+        if marks:  # without, it would accept whatever it meets; a worker, which knows something, is to do it
+            async with AsyncStore(self.settings.redis_url) as store:
+                witnesses = await store.send(self.commands.hash_fields(self.keys.witnesses))
+                reply = await show_marks(
+                    store,
+                    self.commands,
+                    mismatch,
+                    marks=marks,
+                    executors=ended_here(self._directory, witnesses),
+                    settings=self.settings,
+                    by=self._by,
+                )
+            accepted = is_in_force(reply)
         if not accepted:
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(ASK_AGAIN_S)

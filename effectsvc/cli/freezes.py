@@ -119,7 +119,7 @@ def thaw(
             emit({**record, "answer": "already_thawed"}, as_json=as_json, text="already_thawed")
         case r.RecoverOnly():
             emit({**record, "answer": "recover_only"}, as_json=as_json, text="recover_only")
-            fail("the service froze the cell after the store lost its past; only its recovery ends that.", Exit.REFUSED)
+            fail("the store lost its past: only `effectsvc cell recover` ends this freeze.", Exit.REFUSED)
 
 
 def freezes(as_json: AsJson = False) -> None:

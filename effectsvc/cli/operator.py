@@ -146,8 +146,10 @@ class Operator:
 
     # ---- the log -----------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def note(kind: str, **facts: object) -> bytes:
+    by: Final = f"operator-{os.getpid()}"
+    """Who writes, in log entries: this process; the person stands beside it."""
+
+    @classmethod
+    def note(cls, kind: str, **facts: object) -> bytes:
         """The log entry of what this person does."""
-        by = f"operator-{os.getpid()}"
-        return note_entry(kind, by=by, at_ms=time.time_ns() // 1_000_000, facts={**facts, **actor()})
+        return note_entry(kind, by=cls.by, at_ms=time.time_ns() // 1_000_000, facts={**facts, **actor()})

@@ -58,6 +58,8 @@ class EffectHandle:
         """The notice connection on which its proposal was answered; 0 when this client did not propose it."""
         self.is_earlier = False
         """Whether an earlier effect (or an earlier send of this one) answers: what it brought is given again."""
+        self.accepted = False
+        """Whether the store has told this client that the effect is there."""
         self.foreign = False
         """Whether the effect was proposed by another call, so that its result may not be this caller's to see."""
 
@@ -88,6 +90,8 @@ class EffectHandle:
         return (await self.status()).effect
 
     async def _result(self, fields: dict[str, str], stored: bytes | None) -> ToolResult[Any]:
+        if not fields and self.accepted:
+            return _forgotten(self)
         if not fields or fields.get("tenant") != self.tenant_id:
             # Another tenant's effect is not even there.
             return refused_result(
@@ -140,9 +144,11 @@ class EffectHandle:
                 await self._until(event, until)
             while True:
                 fields, stored = await self._fields()
-                if _is_settled(fields, through_approval=through_approval):
+                if not fields and self.accepted and until is not None:
+                    pass  # a store that has forgotten it may be told again by the worker that has it
+                elif _is_settled(fields, through_approval=through_approval):
                     return await self._result(fields, stored)
-                if fields.get("notice", "") != notice:
+                if fields.get("notice", notice) != notice:
                     notice = fields["notice"]
                     await self._client.watch(self.effect_id, event, notice=notice)
                     continue  # what moved before the channel was heard is read again
@@ -267,6 +273,24 @@ _STATE_ERRORS: Final = {
         retry="never",
     ),
 }
+
+
+def _forgotten(handle: EffectHandle) -> ToolResult[Any]:
+    """What is known of an effect that was accepted and is not there any more: the store has lost its past."""
+    key = provider_key(intent_key=handle.intent_key, occurrence=handle.occurrence) if handle.intent_key else ""
+    return ToolResult(
+        status="unknown",
+        effect=EffectRecord(
+            effect_id=handle.effect_id, idempotency_key=key, state=State.UNKNOWN, attempt=0, replay=handle.replay
+        ),
+        error=ToolError(
+            code="effect_forgotten",
+            message="The store has lost its record. It is not known whether it happened. Do not repeat it.",
+            hints=("The provider can be asked about the idempotency key.",),
+            retry="never",
+        ),
+        metadata={"reason": "store_lost"},
+    )
 
 
 def _result_of(

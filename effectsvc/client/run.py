@@ -24,7 +24,7 @@ from effectsvc.core.effect import Caller
 from effectsvc.core.fault_points import At, reached
 from effectsvc.core.identity import call_claim_digest, new_effect_id
 from effectsvc.core.outcome import ToolResult
-from effectsvc.errors import ProposalUnanswered, RunConflict, StoreError, StoreUnavailable
+from effectsvc.errors import EpochChanged, ProposalUnanswered, RunConflict, StoreError, StoreUnavailable
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Proposal, ProposeReply, Read, raw_bytes
 from effectsvc.store.connection import LostReply
@@ -243,7 +243,7 @@ class Run:
                 proposal = with_look(proposal, reply.effect_id)
         except LostReply as error:
             raise ProposalUnanswered("The proposal was sent and no answer came.", effect_id=effect_id) from error
-        except StoreUnavailable as error:
+        except (StoreUnavailable, EpochChanged) as error:
             raise StoreUnavailable(
                 error.message, effect_id=effect_id, next_step=error.next_step, code=error.code
             ) from error
@@ -256,7 +256,7 @@ class Run:
         handle.result_scope = prepared.result_scope
         match reply:
             case r.Proposed() | r.Held() | r.Exists():
-                handle.occurrence = reply.occurrence
+                handle.occurrence, handle.accepted = reply.occurrence, True
                 handle.is_earlier = isinstance(reply, r.Exists)
                 if isinstance(reply, r.Exists) and reply.state == "refused":
                     handle.refusal = refused_result(handle.effect_id, reply.rule, reply.layer, "")
@@ -267,7 +267,7 @@ class Run:
                     reply.occurrence,
                 )
                 handle.intent_key = ""
-                handle.foreign = handle.is_earlier = True
+                handle.foreign = handle.is_earlier = handle.accepted = True
             case r.Refused(rule, layer, detail):
                 if rule == "run_halted":
                     self.halt_reason = detail

@@ -74,6 +74,8 @@ class AsyncStore:
         self._spares: list[Connection] = []
         self._opening: asyncio.Task[None] | None = None
         self.mark: Mark | None = None
+        self.marks: dict[str, Mark] = {}
+        """The highest mark of each epoch; `mark` is the one that moved last."""
         self.resends = 0
         self.lost_replies = 0
         self._commands_sent = 0
@@ -204,8 +206,9 @@ class AsyncStore:
         n = getattr(reply, "n", 0)
         if n and isinstance(command, Command):
             epoch = getattr(reply, "epoch", "")
-            if epoch and (self.mark is None or self.mark.epoch != epoch or self.mark.n < n):
-                self.mark = Mark(epoch, n, bytes(command.argv[-1]))  # type: ignore[arg-type]  # the entry is last
+            if epoch and (epoch not in self.marks or self.marks[epoch].n < n):
+                # The entry is last; of an epoch that is over, the highest mark stays.
+                self.mark = self.marks[epoch] = Mark(epoch, n, bytes(command.argv[-1]))  # type: ignore[arg-type]
         return reply
 
     async def _again(self, command: Command[T] | Read[T], error: Exception, patience_s: float) -> T:

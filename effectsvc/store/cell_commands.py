@@ -7,9 +7,12 @@ from typing import TypeAlias
 
 from effectsvc.core.limits import NO_LIMITS, Limits
 from effectsvc.store import replies as r
-from effectsvc.store.command import Command, CommandBuilder, flag, readers, short
+from effectsvc.store.command import Command, CommandBuilder, flag, readers, short, short_epoch
 
-AcceptReply: TypeAlias = r.Accepted | r.Created | r.AlreadyAccepted | r.NoCell | r.Moved | r.Behind | r.CellFrozen
+AcceptReply: TypeAlias = (
+    r.Accepted | r.Created | r.AlreadyAccepted | r.NoCell | r.Moved | r.WaitingForWitnesses | r.Lost
+)
+WitnessReply: TypeAlias = r.Seen | r.Left | r.Unshown
 PublishReply: TypeAlias = r.Published | r.AlreadyPublished | r.Older
 OpenRunReply: TypeAlias = r.Opened | r.JoinedRun | r.Conflict | r.WrongCell | r.Closed
 SetRunReply: TypeAlias = r.RunState | r.Conflict | r.Closed | r.RunMissing
@@ -24,6 +27,7 @@ CloseReadReply: TypeAlias = r.ReadClosed | r.AlreadyClosed
 
 _READ = readers(
     accept=AcceptReply,
+    witness=WitnessReply,
     publish=PublishReply,
     open_run=OpenRunReply,
     set_run=SetRunReply,
@@ -73,13 +77,37 @@ class CellCommands(CommandBuilder):
     """What is sent about a cell, its runs and its reads, not about one effect."""
 
     def accept(
-        self, *, stored: str, found: str, mark_epoch: str, mark_n: int | None, create: str, entry: bytes
+        self,
+        *,
+        stored: str,
+        found: str,
+        rule: str,
+        entry: bytes,
+        marks: tuple[str, ...] = (),
+        executors: tuple[str, ...] = (),
+        patience_ms: int | None = None,
     ) -> Command[AcceptReply]:
-        """`create`: `0` never, `1` when absent, `2` a person's assertion past marks and freeze."""
+        """Shows `marks` ("epoch n", 16 characters of the epoch) on behalf of `executors`, and moves the epoch on.
+
+        `rule` says why it may: `create` (the cell, when absent), `single` (no replica is ever promoted), `replicated`
+        (what was begun stands on replicas), `witnesses` (all have spoken), or `person`, who answers for every mark.
+        Missing witnesses hold it up for `patience_ms` at most; without, for as long as it takes.
+        """
         k = self.keys
-        mark = "" if mark_n is None else mark_n
-        argv = (k.cell, stored, found, mark_epoch, mark, create, self.buckets, entry)
-        return self._make(_READ["accept"], "accept", (k.meta, k.log, k.epochs, k.switches), argv)
+        patience = "" if patience_ms is None else patience_ms
+        argv = (k.cell, stored, found, rule, "\n".join(marks), " ".join(executors), patience, self.buckets, entry)
+        keys = (k.meta, k.log, k.epochs, k.switches, k.freezes, k.witnesses)
+        return self._make(_READ["accept"], "accept", keys, argv)
+
+    def witness(self, *, executor: str, shown: str, leaving: bool) -> Command[WitnessReply]:
+        """An executor that keeps marks lives, or ends. A new epoch waits for those that were seen lately.
+
+        `shown` is the epoch in which it has shown its marks.
+        """
+        k = self.keys
+        return self._make(
+            _READ["witness"], "witness", (k.meta, k.witnesses), (executor, short_epoch(shown), flag(leaving))
+        )
 
     def publish(
         self, *, kind: str, name: str, version: int, digest: str, body: bytes, entry: bytes

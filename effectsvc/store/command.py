@@ -106,3 +106,8 @@ def flag(on: bool) -> str:
 def short(digest: str) -> str:
     """A run's digest as fields and keys hold it."""
     return digest[:22]
+
+
+def short_epoch(epoch: str) -> str:
+    """An epoch as tokens, marks and log entries name it: the first 16 characters of the server's replication id."""
+    return epoch[:16]

@@ -16,6 +16,7 @@ from effectsvc.store.cell_commands import (
     OpenRunReply,
     PublishReply,
     ReadCall,
+    WitnessReply,
 )
 from effectsvc.store.command import Address, Argument, Command, Proposal, Read, short
 from effectsvc.store.effect_commands import (
@@ -51,6 +52,7 @@ __all__ = [
     "ReadCall",
     "ReleaseReply",
     "RenewReply",
+    "WitnessReply",
     "integer",
     "raw_bytes",
     "text_map",

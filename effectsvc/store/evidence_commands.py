@@ -57,7 +57,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What a decision in the log says about an attempt that the store has forgotten."""
+    """What is known about an attempt that the store has forgotten.
+
+    `run_id` and `payload` are empty where only the log knows of it: digests then, and nothing that can be looked up.
+    """
 
     tool: str
     version: int
@@ -67,6 +70,8 @@ class Begun:
     occurrence: int
     token: str
     executor: str
+    run_id: str = ""
+    payload: bytes = field(default=b"", repr=False)
 
 
 class EvidenceCommands(CommandBuilder):
@@ -202,6 +207,8 @@ class EvidenceCommands(CommandBuilder):
             k.meta,
             k.log,
             k.effect(at.effect_id),
+            k.payload(at.effect_id),
+            k.run(at.run),
             k.intent(at.intent),
             k.lane(at.lane),
             k.leases,
@@ -221,12 +228,15 @@ class EvidenceCommands(CommandBuilder):
             begun.tenant,
             begun.agent,
             short(at.run),
+            begun.run_id,
+            " ".join(map(short, at.above)),
             at.lane,
             begun.args,
             begun.occurrence,
             begun.token,
             begun.executor,
             next_step,
+            begun.payload,
             entry,
         )
         return self._make(_READ["adopt"], "adopt", keys, argv)

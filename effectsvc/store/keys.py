@@ -22,6 +22,7 @@ class CellKeys:
         self.meta = p + "meta"
         self.log = p + "log"
         self.epochs = p + "epochs"
+        self.witnesses = p + "witnesses"
         self.tenants = p + "tenants"
         self.log_keys = p + "logkeys"
         self.switches = p + "switches"

@@ -328,19 +328,38 @@ class Moved(Reply):
 
 
 @dataclass(frozen=True, slots=True)
-class Behind(Reply):
-    """The store has forgotten what a mark knows: its head is `n`."""
+class WaitingForWitnesses(Reply):
+    """Nothing is decided: so many executors that were seen lately have not shown their marks yet."""
 
-    word: ClassVar[str] = "behind"
-    n: int
+    word: ClassVar[str] = "waiting"
+    missing: int
+    waited_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class CellFrozen(Reply):
-    """The cell is frozen; `cell recover` ends it."""
+class Lost(Reply):
+    """The store has forgotten what a mark knows, from `start` on: the cell is frozen; `cell recover` ends that."""
 
-    word: ClassVar[str] = "frozen"
-    ids: str
+    word: ClassVar[str] = "lost"
+    mark_epoch: str
+    mark_n: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seen(Reply):
+    """The executor is a witness."""
+
+    word: ClassVar[str] = "seen"
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unshown(Reply):
+    """The executor has not shown its marks in this epoch."""
+
+    word: ClassVar[str] = "unshown"
+    epoch: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ class MemoryStore:
         self.now_ms = now_ms
         self.on_epoch: Callable[[EpochMismatch], Awaitable[bool]] | None = None
         self.mark: Mark | None = None
+        self.marks: dict[str, Mark] = {}
         self.commands_sent = self.resends = self.lost_replies = 0
         self._heard: dict[str, list[Callable[[str, str], None]]] = {}
         self._lock = threading.RLock()
@@ -122,8 +123,9 @@ class MemoryStore:
 
     def _note(self, command: Command[Any], reply: Any) -> None:
         n, epoch = getattr(reply, "n", 0), getattr(reply, "epoch", "")
-        if n and epoch and (self.mark is None or self.mark.epoch != epoch or self.mark.n < n):
-            self.mark = Mark(epoch, n, bytes(command.argv[-1]))  # type: ignore[arg-type]  # the entry is last
+        if n and epoch and (epoch not in self.marks or self.marks[epoch].n < n):
+            # The entry is last.
+            self.mark = self.marks[epoch] = Mark(epoch, n, bytes(command.argv[-1]))  # type: ignore[arg-type]
 
     def listen(self, channel: str, heard: Callable[[str, str], None]) -> None:
         """Calls `heard(channel, message)` for what is told on a channel (the bell, notices), from whichever thread."""
@@ -138,9 +140,7 @@ class MemoryStore:
     def create(self, *, entry: bytes = b"{}", buckets: int = 256) -> r.Created | r.AlreadyAccepted:
         """Creates the cell, as `effectsvc up` does. Raises EpochMismatch when it exists in another epoch."""
         server = self.model.server
-        command = Commands(self.keys, buckets=buckets).accept(
-            stored="", found=server, mark_epoch="", mark_n=None, create="1", entry=entry
-        )
+        command = Commands(self.keys, buckets=buckets).accept(stored="", found=server, rule="create", entry=entry)
         reply = self.send_now(command)
         if isinstance(reply, r.Moved):
             raise EpochMismatch(stored=reply.stored, found=reply.found)

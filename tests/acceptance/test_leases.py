@@ -58,7 +58,7 @@ class Cell:
         assert match is not None
         stored = self.store.send(self.commands.hash_fields(self.commands.keys.meta)).get("epoch", "")
         accepted = self.commands.accept(
-            stored=stored, found=match[1], mark_epoch="", mark_n=None, create="1" if create else "0", entry=b"{}"
+            stored=stored, found=match[1], rule="create" if create else "single", entry=b"{}"
         )
         assert isinstance(self.store.send(accepted), r.Created | r.Accepted)
         self.epoch = match[1]

@@ -46,9 +46,7 @@ class Stage:
     def __post_init__(self) -> None:
         info = self.store.send(Read(("INFO", "replication"), decoded))
         self.epoch = next(line.split(":")[1].strip() for line in info.splitlines() if line.startswith("master_replid"))
-        self.send(
-            self.commands.accept(stored="", found=self.epoch, mark_epoch="", mark_n=None, create="1", entry=b"{}")
-        )
+        self.send(self.commands.accept(stored="", found=self.epoch, rule="create", entry=b"{}"))
         self.open_run(self.run)
 
     def send(self, command: Command[Any] | Read[Any]) -> Any:

@@ -163,8 +163,8 @@ ARGUMENTS = {
     "target": "exclusive",
 }
 """Parameters whose argument has another name in the header."""
-SAME_NAME_TOO = {"found", "target"}
-"""Of those, the ones that are also arguments under their own name elsewhere."""
+ALSO = {"found": {"found"}, "target": {"target"}, "above": {"ancestors"}}
+"""Of those, what they are called elsewhere."""
 CONSTANTS = {
     "propose": {"bucket_count"},
     "edit": {"bucket_count"},
@@ -182,7 +182,7 @@ ONLY_IN_OTHER_PHASE = {
 def argument_names(path: str) -> set[str]:
     leaf = path.rsplit(".", 1)[-1]
     names = {ARGUMENTS.get(leaf, leaf)}
-    return names | {leaf} if leaf in SAME_NAME_TOO else names
+    return names | ALSO.get(leaf, set())
 
 
 # ---- the tests -------------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ WORKS_WITHOUT_MEMORY = {
     *("commit", "release", "progress", "renew", "mark_unknown", "close_read"),
     *("late", "over", "probe", "resolve", "adopt"),
     *("cancel", "reject", "refuse", "hold", "defer", "park", "expire", "overtake"),
-    *("halt_run", "freeze", "thaw", "accept", "leave_lane"),
+    *("halt_run", "freeze", "thaw", "accept", "witness", "leave_lane"),
 }
 """Everything that closes, reports, stops or resolves: a full server must not keep the truth out."""
 READS_ONLY = {"window", "ask_lane"}

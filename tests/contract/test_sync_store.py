@@ -41,7 +41,7 @@ def commands(store: SyncStore, cell_name: str) -> Commands:
     """The commands of a cell that exists."""
     made = Commands(CellKeys(cell_name))
     replid = store.send(Read(("INFO", "replication"), _text)).split("master_replid:")[1].split()[0]
-    created = made.accept(stored="", found=replid, mark_epoch="", mark_n=None, create="1", entry=b"{}")
+    created = made.accept(stored="", found=replid, rule="create", entry=b"{}")
     assert isinstance(store.send(created), r.Created)
     return made
 

@@ -9,6 +9,8 @@ from effectsvc.store.commands import Read, integer
 from tests.model.machine import Machine, act, one_of
 from tests.model.world import ARGS, EFFECTS, FREEZES, LANE, LONG_MS, RUNS, TENANT
 
+WITNESSES = ("w1", "w2", "w3")
+
 
 class CellActs(Machine):
     """What concerns many effects at once."""
@@ -42,23 +44,50 @@ class CellActs(Machine):
         frozen = sorted(i for ids in self.cell["switches"].values() for i in ids.split()) or sorted(FREEZES)
         self.send(self.commands.thaw(freeze_id=frozen[which % len(frozen)], by=by, entry=b"thaw"))
 
-    @act(mark_n=one_of([None, 1, 10_000]), create=one_of(["0", "2"]), weight=2)
-    def the_store_restarts(self, mark_n: int | None, create: str) -> None:
-        """The cell remembers another epoch than the server's, until it is accepted."""
+    @act(
+        marks=one_of([(), (1,), (1, 10_000)]),
+        epoch=one_of(["e" * 16, "e" * 16, "f" * 16, ""]),
+        rule=one_of(["witnesses", "single", "person"]),
+        executors=st.lists(one_of(WITNESSES), unique=True),
+        patience_ms=one_of([None, LONG_MS, 0]),
+        weight=3,
+    )
+    def the_store_restarts(
+        self, marks: tuple[int, ...], epoch: str, rule: str, executors: list[str], patience_ms: int | None
+    ) -> None:
+        """The cell remembers another epoch than the server's, until it is accepted; marks are shown throughout."""
         twin, earlier = self.world.twin, "e" * 40
         twin.send(Read(("HSET", self.commands.keys.meta, "epoch", earlier), integer))
         (answer,) = twin.send_each([self.commands.renew(EFFECTS[0], token=self.world.token(1), lease_ms=1)])
         assert isinstance(answer, r.EpochMismatch)
-        for assertion in (create, "2"):  # a person ends what the rule does not
+        shown = tuple(f"{epoch or self.world.epoch[:16]} {n}" for n in marks)
+        for each in (rule, rule, "person", "single"):  # a person ends what the rule does not
             command = self.commands.accept(
                 stored=earlier,
                 found=self.world.epoch,
-                mark_epoch=self.world.epoch[:16],
-                mark_n=mark_n,
-                create=assertion,
+                rule=each,
+                marks=shown,
+                executors=tuple(executors),
+                patience_ms=patience_ms,
                 entry=b"epoch",
             )
             self.send(command)
+        self._recover()
+
+    def _recover(self) -> None:
+        """Ends what the service froze, or nothing would move in the rest of the example."""
+        for freeze_id in self.cell["switches"].get("cell", "").split():
+            self.send(self.commands.thaw(freeze_id=freeze_id, by="recover", entry=b"thaw"))
+
+    @act(
+        executor=one_of(WITNESSES),
+        leaving=one_of([False, False, False, True]),
+        has_shown=one_of([True, True, False]),
+        weight=3,
+    )
+    def a_witness(self, executor: str, leaving: bool, has_shown: bool) -> None:
+        shown = self.world.epoch if has_shown else "e" * 40
+        self.send(self.commands.witness(executor=executor, shown=shown, leaving=leaving))
 
     # ---- lanes, reads, catalogue -----------------------------------------------------------------------------------
 

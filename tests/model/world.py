@@ -92,9 +92,7 @@ class World:
         self._nonces = itertools.count(1)
         self.commands = self.twin.commands
         self.epoch = self.twin.memory.model.server
-        self.send(
-            self.commands.accept(stored="", found=self.epoch, mark_epoch="", mark_n=None, create="1", entry=b"epoch")
-        )
+        self.send(self.commands.accept(stored="", found=self.epoch, rule="create", entry=b"epoch"))
         for run in RUNS:
             self.open_run(run)
 

@@ -375,7 +375,7 @@ def test_a_damaged_outcome_is_set_aside_and_counted_and_the_others_are_told(
 
 def test_an_outcome_of_a_newer_format_stays_for_who_knows_it(tmp_path: Path) -> None:
     spool = Spool(tmp_path, cell="c")
-    _file(spool, "e1").write_bytes(b'{"format": 2}')
+    _file(spool, "e1").write_bytes(b'{"format": 3}')
     assert list(spool.waiting()) == []
     assert _file(spool, "e1").exists()
 

@@ -177,9 +177,7 @@ async def test_after_a_rollback_nothing_is_done_until_the_epoch_is_accepted(
     store.rollback(store.snapshot())
     with pytest.raises(EpochChanged):
         await store.send(begin(store, commands))
-    accept = commands.accept(
-        stored=before, found=store.model.server, mark_epoch="", mark_n=None, create="0", entry=b"accept"
-    )
+    accept = commands.accept(stored=before, found=store.model.server, rule="single", entry=b"accept")
     assert isinstance(await store.send(accept), r.Accepted)
     assert await store.send(stale) == r.Taken("proposed")
     assert isinstance(await store.send(begin(store, commands)), r.Granted)
@@ -187,9 +185,7 @@ async def test_after_a_rollback_nothing_is_done_until_the_epoch_is_accepted(
 
 async def test_on_epoch_may_accept_and_the_command_is_sent_again(store: MemoryStore, commands: Commands) -> None:
     async def accept(mismatch: r.EpochMismatch) -> bool:
-        command = commands.accept(
-            stored=mismatch.stored, found=mismatch.found, mark_epoch="", mark_n=None, create="0", entry=b"accept"
-        )
+        command = commands.accept(stored=mismatch.stored, found=mismatch.found, rule="single", entry=b"accept")
         return isinstance(store.send_now(command), r.Accepted)
 
     store.on_epoch = accept

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
---[[ adopt: none, or any but committed -> unknown, from a decision in the log that the store has forgotten
-KEYS   meta log effect intent lane leases unknown rerun lookup parked held counts open tomb_effect
-ARGV   effect_id tool version tenant agent run lane args occurrence token executor next entry
+--[[ adopt: none, or any but committed -> unknown, from an attempt that the store has forgotten
+KEYS   meta log effect payload run intent lane leases unknown rerun lookup parked held counts open tomb_effect
+ARGV   effect_id tool version tenant agent run run_id ancestors lane args occurrence token executor next payload entry
 REPLY  adopted n epoch | retired what value | already state
 ]]
 --- include: cell
@@ -12,6 +12,7 @@ local number, short_epoch = attempt_of(token), string.sub(epoch, 1, 16)
 if number == '' then return { 'wrong_keys', 'token' } end
 if not has_tail(k_open, run) then return { 'wrong_keys', 'run' } end
 if not has_tail(k_lane, lane) then return { 'wrong_keys', 'lane' } end
+if not has_tail(k_run, run) then return { 'wrong_keys', 'run' } end
 local f = redis.call('HMGET', k_effect, 'state', 'token', 'attempt', 'alive', 'notice', 'run', 'contradicted', 'a' .. number,
   'lane')
 local state = f[1]
@@ -28,6 +29,12 @@ else
   if tomb then return { 'retired', 'effect', tomb } end
   redis.call('HSET', k_effect, 'tool', tool, 'version', version, 'tenant', tenant, 'agent', agent, 'run', run, 'lane', lane,
     'args', args, 'occ', occurrence, 'at', int(now), 'first', int(now), 'lost', '1')
+  if payload ~= '' then redis.call('SET', k_payload, payload) end
+end
+-- What is proved not to have happened may begin again, and only in a run.
+if run_id ~= '' and redis.call('EXISTS', k_run) == 0 then
+  redis.call('HSET', k_run, 'tenant', tenant, 'run_id', run_id, 'agent', agent, 'state', '', 'deadline', '',
+    'parent', string.match(ancestors, '^%S+') or '', 'ancestors', ancestors, 'opened', int(now))
 end
 -- The newest attempt stays the current one; each that may have acted is alive until it is known to be over.
 if not f[3] or tonumber(f[3]) < tonumber(number) then

@@ -6,12 +6,15 @@ import copy
 import re
 from collections import Counter
 from collections.abc import Hashable
-from typing import Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from effectsvc.core.states import OPEN, State
 from effectsvc.errors import CellMissing, StoreProtocolError
 from effectsvc.store import replies as r
 from effectsvc.testing.model.effect import Effect, Entry, ReadClaim, Run
+
+if TYPE_CHECKING:
+    from effectsvc.testing.model.epoch_operations import Witness
 
 Said: TypeAlias = tuple[int, str]
 """What a reply says of the entry that was appended: its counter, and the epoch's first 16 characters."""
@@ -41,6 +44,9 @@ class Cell:
         self.epoch: str | None = None
         self.epoch_no = self.epoch_at = self.created = 0
         self.epochs: dict[str, tuple[int, int]] = {}
+        self.answered: dict[str, int] = {}
+        self.met: tuple[str, int] | None = None
+        self.witnesses: dict[str, Witness] = {}
         self.policy: str | None = None
         self.effects: dict[str, Effect] = {}
         self.calls: dict[str, str] = {}
@@ -85,7 +91,7 @@ class Cell:
     def canonical(self) -> Hashable:
         """All that a later answer about an effect can depend on, hashable: two equal ones have the same future.
 
-        Left out: the log, an effect's age, sessions, read tools and the catalogue.
+        Left out: the log and its counters, an effect's age, sessions, read tools and the catalogue.
         """
         runs = [
             (
@@ -97,6 +103,7 @@ class Cell:
         return (
             self.server,
             self.epoch,
+            tuple(sorted((name, each.shown) for name, each in self.witnesses.items())),
             tuple(sorted((effect_id, effect.canonical(self.now)) for effect_id, effect in self.effects.items())),
             tuple(sorted(self.calls.items())),
             tuple(sorted(self.intents.items())),

@@ -1,4 +1,4 @@
-"""The operations of the cell itself: its epoch, catalogue, runs, switches and lanes; and of read tools."""
+"""The operations of the cell itself: its catalogue, runs, switches and lanes; and of read tools."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Final
 
 from effectsvc.store import replies as r
 from effectsvc.store.cell_commands import (
-    AcceptReply,
     AdmitReadReply,
     AskLaneReply,
     CloseReadReply,
@@ -22,55 +21,16 @@ from effectsvc.store.cell_commands import (
 )
 from effectsvc.testing.model.calls import Calls, History, counts_from
 from effectsvc.testing.model.effect import ReadClaim, Run
+from effectsvc.testing.model.epoch_operations import EpochOperations
 
 MAX_ANCESTORS: Final = 8
 """Deeper families of runs are a loop of agents that start agents."""
 
 
-class CellOperations(Calls):
+class CellOperations(EpochOperations, Calls):
     """What is sent about a cell, its runs and its reads, not about one effect."""
 
-    # ---- epoch, catalogue ------------------------------------------------------------------------------------------
-
-    def accept(
-        self,
-        *,
-        stored: str,
-        found: str,
-        mark_epoch: str,
-        mark_n: int | None,
-        create: str,
-        bucket_count: int,
-        entry: bytes,
-    ) -> AcceptReply:
-        """The cell's epoch moves on to the server's; creates the cell only when told to."""
-        if self.epoch is None:
-            if create != "1":
-                return r.NoCell()
-            if found != self.server:
-                return r.Moved("", self.server)
-            self.buckets, self.created = bucket_count, self.now
-            self._enter_epoch(1)
-            return r.Created(self._epoch_entry("created", "", entry))
-        if self.epoch == self.server:
-            return r.AlreadyAccepted(self.epoch_no, self.n)
-        if (stored, found) != (self.epoch, self.server):
-            return r.Moved(self.epoch, self.server)
-        if create != "2":  # a person's assertion goes past the freeze and the marks
-            if ids := self.switches.get("cell"):
-                return r.CellFrozen(" ".join(ids))
-            if mark_n is not None and (mark_epoch not in self.epochs or mark_n > self.n):
-                return r.Behind(self.n)
-        before = self.short_epoch
-        self._enter_epoch(self.epoch_no + 1)
-        return r.Accepted(self.epoch_no, self._epoch_entry("accepted", before, entry))
-
-    def _enter_epoch(self, number: int) -> None:
-        self.epoch, self.epoch_no, self.epoch_at = self.server, number, self.now
-        self.epochs[self.short_epoch] = (number, self.n)
-
-    def _epoch_entry(self, answer: str, before: str, entry: bytes) -> int:
-        return self.append("epoch", answer, entry, moved=(before, self.short_epoch))[0]
+    # ---- catalogue ------------------------------------------------------------------------------------------
 
     def publish(
         self, *, kind: str, name: str, version: int, digest: str, short: str, body: bytes, entry: bytes

@@ -17,7 +17,7 @@ from effectsvc.store.evidence_commands import (
     ResolveReply,
 )
 from effectsvc.testing.model.cell import Said, number_of
-from effectsvc.testing.model.effect import Effect, Part
+from effectsvc.testing.model.effect import Effect, Part, Run
 from effectsvc.testing.model.effect_operations import EffectOperations
 
 
@@ -233,18 +233,21 @@ class EvidenceOperations(EffectOperations):
         return self._rerun(e, "person", delay_ms, "resolve", entry)
 
     def adopt(self, *, at: Address, begun: Begun, next: str, entry: bytes) -> AdoptReply:  # noqa: A002  # the header's word
-        """none, or any but committed -> unknown: a decision in the log that the store has forgotten."""
+        """none, or any but committed -> unknown: an attempt that the store has forgotten."""
         e, number = self.effects.get(at.effect_id), number_of(begun.token)
         if e is None:
             if tomb := self.tombs.get(f"e:{at.effect_id}"):
                 return r.Retired("effect", tomb)
-            e = self._lost(at, begun)
+            e = self._forgotten(at, begun)
             state = ""
         else:
             known = begun.token in (e.token, e.adopted.get(number)) or self.of_this_epoch(begun.token)
             if e.state is State.COMMITTED or known:
                 return r.Already(e.state)
             state = str(e.state)
+        if begun.run_id and at.run not in self.runs:
+            parent = at.above[0] if at.above else ""
+            self.runs[at.run] = Run(begun.tenant, begun.run_id, begun.agent, "", None, parent, at.above, self.now)
         if e.lane is None:  # refused at propose, or cancelled before it: never meant for a lane
             e.lane, e.version, e.occ = at.lane, begun.version, begun.occurrence
         if (e.attempt or 0) < number:
@@ -263,7 +266,7 @@ class EvidenceOperations(EffectOperations):
         moved = (state, "unknown")
         return r.Adopted(*self.append("resolve", "adopted", entry, rule="store_lost", moved=moved))
 
-    def _lost(self, at: Address, begun: Begun) -> Effect:
+    def _forgotten(self, at: Address, begun: Begun) -> Effect:
         e = Effect(
             at.effect_id,
             State.UNKNOWN,
@@ -279,6 +282,7 @@ class EvidenceOperations(EffectOperations):
             occ=begun.occurrence,
             first=self.now,
             lost=True,
+            payload=begun.payload or None,
         )
         self.effects[at.effect_id] = e
         return e

@@ -19,8 +19,10 @@ from effectsvc.testing.model.cell_operations import CellOperations
 from effectsvc.testing.model.evidence_operations import EvidenceOperations
 from effectsvc.testing.model.waiting_operations import WaitingOperations
 
-_FLAGS: Final = frozenset({"needs_call", "halts_any", "halts", "over", "force", "last", "attempt_over", "exclusive"})
-_OPTIONAL_NUMBERS: Final = frozenset({"max_age_ms", "deadline_ms", "mark_n"})
+_FLAGS: Final = frozenset(
+    {"needs_call", "halts_any", "halts", "over", "force", "last", "attempt_over", "exclusive", "leaving"}
+)
+_OPTIONAL_NUMBERS: Final = frozenset({"max_age_ms", "deadline_ms", "patience_ms"})
 _TAILS: Final[Mapping[str, str]] = {
     "effect": "effect_id",
     "run": "run_key",
@@ -232,8 +234,10 @@ def _adopt(model: Model, given: Given) -> Any:
         occurrence=given.occurrence,
         token=given.token,
         executor=given.executor,
+        run_id=given.run_id,
+        payload=given.payload,
     )
-    at = Address(given.effect_id, given.run, given.lane, given.intent)
+    at = Address(given.effect_id, given.run, given.lane, given.intent, tuple(given.ancestors.split()))
     return model.adopt(at=at, begun=begun, next=given.next, entry=given.entry)
 
 

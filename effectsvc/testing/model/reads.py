@@ -35,6 +35,9 @@ def _hash(model: Model, key: str) -> dict[str, bytes]:
             found = _meta(model)
         case "epochs":
             found = {epoch: f"{number} {start}" for epoch, (number, start) in model.epochs.items()}
+            found |= {f"lost:{epoch}": str(n) for epoch, n in model.answered.items()}
+        case "witnesses":
+            found = {name: witness.text() for name, witness in model.witnesses.items()}
         case "tenants":
             found = model.tenants
         case "logkeys":
@@ -67,6 +70,8 @@ def _meta(model: Model) -> dict[str, str]:
     numbers = {"epoch_no": model.epoch_no, "n": model.n, "created": model.created, "epoch_at": model.epoch_at}
     found = {"schema": "1", "cell": model.name, "epoch": model.epoch, "buckets": str(model.buckets)}
     found.update({name: str(number) for name, number in numbers.items()})
+    if model.met is not None:
+        found["met"] = f"{model.met[0]} {model.met[1]}"
     return found | ({"policy": model.policy} if model.policy else {})
 
 

@@ -1,0 +1,249 @@
+"""What is known of a cell's past, from everywhere; and `cell recover`, which ends what the service froze."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from effectsvc.cli.output import AsJson, DryRun, Exit, Reason, Yes, confirm, emit, fail, say, span
+
+if TYPE_CHECKING:
+    from effectsvc.cli.operator import Operator
+    from effectsvc.store.async_store import Mark
+    from effectsvc.store.commands import AcceptReply
+    from effectsvc.store.epochs import Witness
+
+RECOVER: Final = "effectsvc cell recover --reason ..."
+
+
+@dataclass(frozen=True)
+class Past:
+    """The cell's epoch against the server's, who has shown its marks, and what is lost of them."""
+
+    directory: Path
+    stored: str
+    found: str
+    marks: list[Mark]
+    lost: list[Mark]
+    witnesses: list[Witness]
+    ended: tuple[str, ...]
+    missing: list[Witness]
+    spooled: int
+    freezes: dict[str, str]
+    """The service's own freezes of the cell, with their reasons."""
+    now_ms: int
+
+    @property
+    def in_force(self) -> bool:
+        return self.stored == self.found
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everybody has spoken, and nobody knows more than the store."""
+        return not self.lost and not self.missing
+
+    def next_command(self) -> str:
+        """What a person does now; empty for nothing."""
+        if self.in_force and not self.freezes:
+            return ""
+        if self.is_whole:
+            return RECOVER
+        return (
+            f"{RECOVER} --accept-loss" if not self.missing else f"start the missing workers, or {RECOVER} --accept-loss"
+        )
+
+    def record(self) -> dict[str, Any]:
+        """For JSON."""
+        from effectsvc.store.epochs import EPOCH_CHARS
+
+        lost = {(mark.epoch, mark.n) for mark in self.lost}
+        return {
+            "epoch": self.stored[:EPOCH_CHARS],
+            "server_epoch": self.found[:EPOCH_CHARS],
+            "epoch_in_force": self.in_force,
+            "marks": [
+                {"epoch": mark.epoch, "n": mark.n, "remembered": (mark.epoch, mark.n) not in lost}
+                for mark in self.marks
+            ],
+            "witnesses": [self._witness_record(witness) for witness in self.witnesses],
+            "missing_witnesses": [witness.executor for witness in self.missing],
+            "spooled": self.spooled,
+            "frozen_by_service": sorted(self.freezes),
+            "next": self.next_command(),
+        }
+
+    def _witness_record(self, witness: Witness) -> dict[str, Any]:
+        mark = None if witness.mark is None else {"epoch": witness.mark[0], "n": witness.mark[1]}
+        return {
+            "executor": witness.executor,
+            "seen_s_ago": round((self.now_ms - witness.at_ms) / 1000, 3),
+            "shown": witness.shown == self.found[: len(witness.shown)],
+            "ended": witness.executor in self.ended,
+            "mark": mark,
+            "lost": witness.lost,
+        }
+
+    def lines(self) -> list[str]:
+        """For people."""
+        lines = []
+        if not self.in_force:
+            lines.append(
+                f"  the server is another one ({self.found[:16]}): nothing begins until that epoch is accepted"
+            )
+        lost = {(mark.epoch, mark.n) for mark in self.lost}
+        for mark in self.marks:
+            word = "NOT remembered: the store has lost its past" if (mark.epoch, mark.n) in lost else "remembered"
+            lines.append(f"  mark: {mark.epoch} at {mark.n}, {word}")
+        if not self.marks:
+            lines.append("  no marks are known")
+        for witness in self.missing:
+            seen = span((self.now_ms - witness.at_ms) / 1000)
+            lines.append(f"  missing witness: {witness.executor}, seen {seen} ago, has not shown its marks")
+        if self.spooled:
+            lines.append(f"  {self.spooled} outcomes wait in this host's spool")
+        if command := self.next_command():
+            lines.append(f"  next: {command}")
+        return lines
+
+
+def read_past(operator: Operator) -> Past:
+    """Everything that this host and the registry know."""
+    from effectsvc.executor_files import Spool, state_dir
+    from effectsvc.store.async_store import Mark
+    from effectsvc.store.commands import Read
+    from effectsvc.store.epochs import EPOCH_CHARS, forgotten, missing_witnesses, read_witnesses
+    from effectsvc.store.safety import info_map
+    from effectsvc.witness import ended_here, host_marks
+
+    keys, commands, settings = operator.keys, operator.commands, operator.settings
+    meta, epochs = operator.send(commands.hash_fields(keys.meta)), operator.send(commands.hash_fields(keys.epochs))
+    witnesses = read_witnesses(operator.send(commands.hash_fields(keys.witnesses)))
+    found = operator.send(Read(("INFO", "replication"), info_map)).get("master_replid", "")
+    directory = state_dir(str(settings.state_dir) if settings.state_dir else None)
+    every_freeze = operator.send(commands.freezes())
+    freezes = {i: why for i, (switch, why) in every_freeze.items() if switch == "cell" and why.startswith("store_")}
+    marks = {(mark.epoch, mark.n) for mark in host_marks(settings)}
+    marks |= {witness.mark for witness in witnesses if witness.mark is not None and witness.lost}
+    marks |= {(epoch, int(n)) for epoch, n in re.findall(r"rollback-([0-9a-f]+)-(\d+)", " ".join(freezes))}
+    known = [Mark(epoch, n, b"") for epoch, n in sorted(marks)]
+    ended = ended_here(directory, [witness.executor for witness in witnesses])
+    missing = [each for each in missing_witnesses(witnesses, found[:EPOCH_CHARS]) if each.executor not in ended]
+    return Past(
+        directory=directory,
+        stored=meta["epoch"],
+        found=found,
+        marks=known,
+        lost=forgotten(known, meta=meta, epochs=epochs),
+        witnesses=witnesses,
+        ended=ended,
+        missing=missing,
+        spooled=Spool(directory, cell=settings.cell).sizes().waiting,
+        freezes=freezes,
+        now_ms=operator.now_ms(),
+    )
+
+
+AcceptLoss = Annotated[
+    bool,
+    typer.Option(
+        "--accept-loss",
+        help="Answer, as a person, for what was acknowledged and is nowhere any more: begin again without it.",
+    ),
+]
+
+
+def recover(
+    reason: Reason,
+    accept_loss: AcceptLoss = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """After the store lost its past: tell it what this host's spool holds, and begin again once nothing is missing.
+
+    Workers that live have told the store what they had begun. Without --accept-loss the cell stays frozen while a mark
+    is not remembered or a worker that was seen lately has not shown its own.
+    """
+    from effectsvc.cli.operator import Operator
+
+    with Operator() as operator:
+        past = read_past(operator)
+        record = {"cell": operator.keys.cell, **past.record()}
+        if past.in_force and not past.freezes:
+            emit({**record, "answer": "already_recovered"}, as_json=as_json, text="already_recovered")
+            return
+        ends = past.is_whole or accept_loss
+        text = "\n".join([f"cell {operator.keys.cell}", *past.lines()])
+        if dry_run:
+            answer = "would_recover" if ends else "would_stay_frozen"
+            emit({**record, "answer": answer}, as_json=as_json, text=f"{text}\n{answer}")
+            return
+        say(text)
+        confirm("End the freeze: begin again." if ends else "Tell the store what is known here.", yes=yes)
+        told = _recover(operator, past, reason=reason, ends=ends)
+        after = read_past(operator)
+        recovered = after.in_force and not after.freezes
+        answer = "recovered" if recovered else "still_frozen"
+        record = {"cell": operator.keys.cell, **after.record(), "spool_told": told, "answer": answer}
+        emit(record, as_json=as_json, text=answer)
+        if not recovered:
+            fail("something that was acknowledged is missing, and nobody has answered for it.", Exit.REFUSED)
+
+
+def _recover(operator: Operator, past: Past, *, reason: str, ends: bool) -> int:
+    """Marks are shown, the spool is told, and the freezes end where they may. Returns how many outcomes were told."""
+    import asyncio
+
+    from effectsvc.store.epochs import is_in_force
+
+    reply = _show(operator, past, rule="person" if ends else "witnesses", reason=reason)
+    if not is_in_force(reply):
+        return 0
+    told = asyncio.run(_tell_spool(operator, past))
+    if ends:
+        # Those that were there, and the one of this acceptance: a mark that is shown meanwhile has a freeze of its own.
+        ours = [freeze_id for freeze_id in read_past(operator).freezes if freeze_id.startswith("recovery-")]
+        for freeze_id in sorted({*past.freezes, *ours}):
+            entry = operator.note("thaw", freeze_id=freeze_id, reason=reason)
+            operator.send(operator.commands.thaw(freeze_id=freeze_id, by="recover", entry=entry))
+    return told
+
+
+def _show(operator: Operator, past: Past, *, rule: str, reason: str) -> AcceptReply:
+    from effectsvc.store.epochs import EPOCH_CHARS, mark_words
+
+    marks = mark_words(past.marks)
+    entry = operator.note(
+        "epoch", **{"from": past.stored[:EPOCH_CHARS], "to": past.found[:EPOCH_CHARS]}, rule=rule, reason=reason,
+        marks=list(marks), missing=[witness.executor for witness in past.missing],
+    )  # fmt: skip
+    return operator.send(
+        operator.commands.accept(
+            stored=past.stored, found=past.found, rule=rule, marks=marks, executors=past.ended, entry=entry
+        )
+    )
+
+
+async def _tell_spool(operator: Operator, past: Past) -> int:
+    """Tells the store this host's spooled outcomes; what it cannot take stays."""
+    from effectsvc.errors import StoreError
+    from effectsvc.executor_files import Spool
+    from effectsvc.store.async_store import AsyncStore
+    from effectsvc.witness import deliver
+
+    spool, told = Spool(past.directory, cell=operator.settings.cell), 0
+    async with AsyncStore(operator.settings.redis_url) as store:
+        for outcome in list(spool.waiting()):
+            try:
+                word = await deliver(store, operator.commands, outcome, by=operator.by)
+            except StoreError as error:
+                say(f"the outcome of {outcome.effect_id} cannot be told: {error.code}")
+                continue
+            if word != "gone":
+                spool.done(outcome)
+                told += 1
+    return told
