@@ -107,9 +107,11 @@ async def reconcile(x: Executor, effect_id: str, *, force: bool = False) -> str:
         return await _for_a_person(x, effect, at, prober)
     await _tell_what_is_over(x, effect, at, claim.alive)
     reached(At.RECONCILER_BEFORE_ASK, effect_id)
+    # Measured before the question: an answer that is long on its way is as old as its question.
+    waited_ms = x.prober.waited_ms(at.effect_id, effect.attempt)
     answer = await ask_provider(x, effect, tool)
     reached(At.RECONCILER_AFTER_ASK, effect_id)
-    word = await _report(x, effect, at, tool, prober, claim, answer)
+    word = await _report(x, effect, at, tool, prober, claim, answer, waited_ms)
     reached(At.RECONCILER_AFTER_REPORT, effect_id)
     return word
 
@@ -217,6 +219,7 @@ async def _report(
     prober: str,
     claim: r.ProbeClaimed,
     answer: Found[Any] | Absent | PartlyFound | Undetermined,
+    waited_ms: int,
 ) -> str:
     contract = tool.contract
     if isinstance(answer, Found):
@@ -235,7 +238,7 @@ async def _report(
         )
         reached(At.RECONCILER_BEFORE_RESOLVE, at.effect_id)
         return (await x.store.send(resolve)).word
-    finding = _finding(x, effect, tool, claim, answer)
+    finding = _finding(x, effect, tool, claim, answer, waited_ms)
     parts = digest(finding.lines().encode()) if finding.parts_done else "none"
     entry = _entry(x, effect, finding.found, evidence=parts)
     reached(At.RECONCILER_BEFORE_REPORT, at.effect_id)
@@ -256,6 +259,7 @@ def _finding(
     tool: Tool[Any, Any],
     claim: r.ProbeClaimed,
     answer: Absent | PartlyFound | Undetermined,
+    waited_ms: int,
 ) -> Finding:
     contract = tool.contract
     settle_ms = round(contract.settle_s * 1000)
@@ -283,7 +287,7 @@ def _finding(
     return Finding(
         found=found,
         settle_ms=settle_ms,
-        waited_ms=x.prober.waited_ms(effect.effect_id, effect.attempt),
+        waited_ms=waited_ms,
         delay_ms=x.prober.pause_ms(effect.effect_id),
         last=elapsed_s >= contract.max_elapsed_s and (found == "undetermined" or bool(claim.alive)),
         to=to,

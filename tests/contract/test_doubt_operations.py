@@ -112,6 +112,23 @@ def test_probe_does_not_believe_redis_time_alone(stage: Stage) -> None:
     stage.begin(at, 2)
 
 
+def test_probe_counts_an_absence_as_of_the_time_it_was_claimed_however_late_it_is_told(stage: Stage) -> None:
+    """What was on its way when the provider was asked may have landed since."""
+    at, _ = stage.unknown()
+    prober, far_ms = Prober(stage, at), 1_000
+    prober.claim()
+    first = stage.send(prober.report(settle_ms=far_ms))
+    claimed = prober.claim(force=True)
+    assert claimed.now_ms < first.due_ms
+    stage.wait_past(first.due_ms)
+    told_late = stage.send(prober.report(settle_ms=far_ms, waited_ms=far_ms))
+    assert isinstance(told_late, r.StillUnknown)
+    assert not {"probe_at", "probe_until"} & set(stage.fields(at))
+    stage.wait_past(told_late.due_ms)
+    prober.claim()
+    assert isinstance(stage.send(prober.report(settle_ms=far_ms, waited_ms=far_ms)), r.Failed)
+
+
 def test_probe_counts_no_absence_while_an_attempt_may_still_act(stage: Stage) -> None:
     at, _ = stage.unknown(over=False)
     prober = Prober(stage, at)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from pydantic import BaseModel
 
-from effectsvc import Caller, EffectContext, NotAttempted, Partial, ToolRegistry
+from effectsvc import Absent, Caller, EffectContext, NotAttempted, Partial, ToolRegistry
+from effectsvc.reconcile import reconcile
 from effectsvc.testing import FakeProvider, Workbench
+from effectsvc.tools.context import boot_now_s
 
 
 class Order(BaseModel):
@@ -90,6 +93,41 @@ async def test_partial_says_which_parts_are_done_and_the_next_attempt_does_the_r
         await bench.work()
         assert (await effect.status()).ok
         assert seen == [frozenset(), frozenset({"record"})]
+
+
+async def test_an_absence_counts_as_of_the_question_however_long_its_answer_is_on_its_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The store's clock has jumped ahead; by the prober's, the settle time passes while the answer comes: no proof."""
+    settle_s, passed_s, tools = 600.0, 0.0, ToolRegistry()
+    texts = dict.fromkeys(("purpose", "use_when", "do_not_use_when", "result_means"), "x")
+    contract: dict[str, Any] = {"reversibility": "irreversible", "retry_class": "reconcile", "settle_s": settle_s}
+    asked: list[str] = []
+    monkeypatch.setattr("effectsvc.reconcile.boot_now_s", lambda: boot_now_s() + passed_s)
+
+    @tools.effect(**texts, intent=("order",), **contract)
+    async def act(args: Order, ctx: EffectContext) -> Order:
+        raise TimeoutError
+
+    @act.lookup
+    async def find(key: str, args: Order, ctx: EffectContext) -> Absent:
+        nonlocal passed_s
+        asked.append(key)
+        if len(asked) > 1:
+            passed_s += settle_s * 0.7
+        return Absent()
+
+    async with Workbench(tools) as bench:
+        run = await bench.run()
+        effect = await run.propose("act", {"order": "o-1"}, tool_call_id="call_1")
+        await bench.work()
+        assert await reconcile(bench.executor, effect.effect_id, force=True) == "unknown"
+        bench.advance(settle_s)
+        passed_s += settle_s * 0.5
+        assert await reconcile(bench.executor, effect.effect_id, force=True) == "unknown"
+        record = await effect.record()
+        assert record is not None
+        assert (record.state, len(asked)) == ("unknown", 2)
 
 
 async def test_a_joined_result_is_withheld_however_it_is_read() -> None:

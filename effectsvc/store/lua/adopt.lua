@@ -45,7 +45,7 @@ if alive ~= '' then alive = alive .. ' ' end
 redis.call('HSET', k_effect, 'state', 'unknown', 'since', int(now), 'doubt', '1', 'reason', 'store_lost',
   'alive', alive .. number, 'x' .. number, executor, 'a' .. number, token)
 redis.call('HDEL', k_effect, 'rerun', 'lane_reason', 'rule', 'layer', 'proof', 'code', 'bound', 'contradicted',
-  'absent_at', 'absent_of', 'probe_until')
+  'absent_at', 'absent_of', 'probe_at', 'probe_until')
 if f[7] then redis.call('HINCRBY', k_counts, 'contradicted', -1) end
 redis.call('ZREM', k_lane, effect_id)
 redis.call('ZREM', k_rerun, effect_id)

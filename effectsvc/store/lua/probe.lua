@@ -11,7 +11,7 @@ REPLY  claimed until_ms alive absent_at_ms now_ms | not_due due_ms | unknown due
 --- include: give_back
 --- include: undone
 local f = redis.call('HMGET', k_effect, 'state', 'attempt', 'alive', 'lane', 'run', 'notice', 'prober', 'probe_until',
-  'absent_at', 'absent_of', 'late', 'parts')
+  'absent_at', 'absent_of', 'late', 'parts', 'probe_at')
 local state, alive, short_epoch = f[1], f[3] or '', string.sub(epoch, 1, 16)
 if not state then return { 'gone' } end
 local claimed_until = tonumber(f[8] or '0')
@@ -27,7 +27,7 @@ if phase == 'claim' then
   end
   if claimed_until <= now then
     claimed_until = now + tonumber(lease_ms)
-    redis.call('HSET', k_effect, 'prober', prober, 'probe_until', int(claimed_until))
+    redis.call('HSET', k_effect, 'prober', prober, 'probe_at', int(now), 'probe_until', int(claimed_until))
     -- Due again when the lease ends, for another prober.
     if due then redis.call('ZADD', k_lookup, claimed_until, effect_id) end
   end
@@ -68,14 +68,16 @@ if finding == 'absent' or finding == 'partly' then
   elseif f[10] ~= this then
     first, due = this, now + tonumber(settle_ms)
   else
-    -- The settle time must have passed on both clocks: Redis' since the first finding, the prober's since it knew it.
-    local lacking = tonumber(settle_ms) - math.min(now - tonumber(f[9]), tonumber(waited_ms))
+    -- The settle time must have passed on both clocks when the provider was asked, however late it is told: Redis' from
+    -- the first finding to this claim, the prober's since it knew of that finding.
+    local asked_at = tonumber(f[13] or f[9])
+    local lacking = tonumber(settle_ms) - math.min(asked_at - tonumber(f[9]), tonumber(waited_ms))
     if lacking <= 0 then verdict = 'proved' else due = now + lacking end
   end
 end
 if verdict == 'unknown' and last == '1' then verdict = 'review' end
 
-redis.call('HDEL', k_effect, 'probe_until')
+redis.call('HDEL', k_effect, 'probe_at', 'probe_until')
 if verdict == 'proved' and finding == 'absent' then
   local e = { notice = f[6], lane = f[4] }
   local n = undone(e, to, 'absent', bound, '0', 'reconcile', entry)

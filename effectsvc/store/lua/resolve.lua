@@ -49,7 +49,8 @@ if to ~= 'run_again' then
 end
 local due = now + tonumber(delay_ms)
 redis.call('HSET', k_effect, 'alive', '')
-redis.call('HDEL', k_effect, 'needs_review', 'waiting_for', 'lane_reason', 'absent_at', 'absent_of', 'probe_until')
+redis.call('HDEL', k_effect, 'needs_review', 'waiting_for', 'lane_reason', 'absent_at', 'absent_of', 'probe_at',
+  'probe_until')
 redis.call('ZREM', k_leases, effect_id)
 redis.call('ZREM', k_lookup, effect_id)
 redis.call('ZREM', k_parked, effect_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Hashable
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Final
 
 from effectsvc.core.states import FREES_CLAIMS, State
@@ -69,6 +70,7 @@ class Effect:
     waiting_for: str | None = None
     needs_review: bool = False
     prober: str | None = None
+    probe_at: int | None = None
     probe_until: int | None = None
     absent_at: int | None = None
     absent_of: str | None = None
@@ -163,18 +165,19 @@ class Effect:
 
     def canonical(self, now: int) -> Hashable:
         """All that a later answer can depend on; times as distances from `now`, those that have passed alike."""
-        plain = tuple(getattr(self, name) for name in _RULING)
-        ahead = tuple(_ahead(getattr(self, name), now) for name in ("lookup", "lease", "expires", "probe_until"))
+        plain = _ruling_values(self)
+        ahead = tuple([_ahead(time, now) for time in (self.lookup, self.lease, self.expires, self.probe_until)])
         queued = (self.queue, max(self.due - now, 0)) if self.queue else None
-        absent = None if self.absent_at is None else now - self.absent_at
-        maps = tuple(tuple(sorted(m.items())) for m in (self.executors, self.seen, self.adopted))
-        parts = tuple(sorted((name, p.phase, p.attempt, p.ref) for name, p in self.parts.items()))
-        return plain, ahead, queued, absent, maps, parts, self.approvers
+        absent = [None if time is None else now - time for time in (self.absent_at, self.probe_at)]
+        maps = tuple([tuple(sorted(m.items())) for m in (self.executors, self.seen, self.adopted)])
+        parts = tuple(sorted([(name, p.phase, p.attempt, p.ref) for name, p in self.parts.items()]))
+        return plain, ahead, queued, *absent, maps, parts, self.approvers
 
 
 _HASH: Final = tuple(f.name for f in fields(Effect) if f.metadata.get("in_hash", True))
-_TIMES: Final = {"at", "since", "first", "first_wall", "absent_at", "probe_until", "approved_until"}
+_TIMES: Final = {"at", "since", "first", "first_wall", "absent_at", "probe_at", "probe_until", "approved_until"}
 _RULING: Final = ("effect_id", *(name for name in _HASH if name not in _TIMES | {"decision"}))
+_ruling_values: Final = attrgetter(*_RULING)
 
 
 def _ahead(time: int | None, now: int) -> int | None:

@@ -438,8 +438,8 @@ class EffectOperations(Calls):
 
     def happened(self, e: Effect, kind: str, rule: str, result: bytes, digest: str, ref: str, entry: bytes) -> Said:
         """Proof that it happened, from wherever: committed, with the provider's answer."""
-        e.clear("doubt", "reason", "rerun", "waiting_for", "needs_review", "absent_at", "absent_of", "probe_until")
-        e.clear("late", "late_digest", "late_ref", "decision", "rule", "layer", "proof", "code", "bound")
+        e.clear("doubt", "reason", "rerun", "waiting_for", "needs_review", "absent_at", "absent_of", "probe_at")
+        e.clear("probe_until", "late", "late_digest", "late_ref", "decision", "rule", "layer", "proof", "code", "bound")
         moved = self.move(e, State.COMMITTED)
         e.result, e.ref, e.stored = digest, ref, result
         return self.append(kind, "committed", entry, rule=rule, moved=moved)

@@ -93,7 +93,7 @@ class EvidenceOperations(EffectOperations):
             if e.lookup > self.now:
                 return r.NotDue(e.lookup)
         if not claimed:
-            e.prober, e.probe_until = prober, self.now + lease_ms
+            e.prober, e.probe_at, e.probe_until = prober, self.now, self.now + lease_ms
             e.lookup = None if e.lookup is None else e.probe_until
         known = e.absent_of is not None and e.absent_of.split(" ")[0] == str(attempt)
         return r.ProbeClaimed(e.probe_until or 0, e.alive, e.absent_at if known else None, self.now)
@@ -109,8 +109,8 @@ class EvidenceOperations(EffectOperations):
             return r.Already(e.state)
         if e.state is not State.UNKNOWN or e.attempt != attempt:
             return r.Stale(e.state)
-        e.probe_until = None
         verdict, due, waiting_for = self._judge(e, finding)
+        e.clear("probe_at", "probe_until")
         if verdict == "unknown" and finding.last:
             verdict = "review"
         match verdict:
@@ -151,8 +151,11 @@ class EvidenceOperations(EffectOperations):
         return not e.executors
 
     def lacking_ms(self, e: Effect, finding: Finding) -> int:
-        """How much of the settle time is still to pass, on the slower of both clocks: ours and the prober's own."""
-        return finding.settle_ms - min(self.now - (e.absent_at or 0), finding.waited_ms)
+        """How much of the settle time had not passed when the provider was asked, on the slower of both clocks.
+
+        Ours counts from the first finding to the claim of this lookup; the prober's own, since it knew of the first.
+        """
+        return finding.settle_ms - min((e.probe_at or 0) - (e.absent_at or 0), finding.waited_ms)
 
     def _settle_parts(self, e: Effect, finding: Finding) -> None:
         """What was found is done; what was not found has not been begun."""
@@ -177,7 +180,7 @@ class EvidenceOperations(EffectOperations):
     ) -> r.Failed | r.Returned:
         """Proof that nothing happened ends the doubt."""
         e.clear("doubt", "reason", "rerun", "waiting_for", "needs_review", "decision", "absent_at", "absent_of")
-        e.clear("probe_until", "late", "late_digest", "late_ref")
+        e.clear("probe_at", "probe_until", "late", "late_digest", "late_ref")
         e.parts, e.executors = {}, {}
         moved = self.move(e, State(to))
         e.proof = proof
@@ -229,7 +232,7 @@ class EvidenceOperations(EffectOperations):
         e.executors, e.lease = {}, None
         if to != "run_again":
             return self._undone(e, to, by, bound, delay_ms, "resolve", entry)
-        e.clear("absent_at", "absent_of", "probe_until")
+        e.clear("absent_at", "absent_of", "probe_at", "probe_until")
         return self._rerun(e, "person", delay_ms, "resolve", entry)
 
     def adopt(self, *, at: Address, begun: Begun, next: str, entry: bytes) -> AdoptReply:  # noqa: A002  # the header's word
@@ -256,7 +259,7 @@ class EvidenceOperations(EffectOperations):
         e.executors[number], e.adopted[number] = begun.executor, begun.token
         self.move(e, State.UNKNOWN)
         e.clear("rerun", "rule", "layer", "proof", "code", "bound", "contradicted", "waiting_for")
-        e.clear("absent_at", "absent_of", "probe_until")
+        e.clear("absent_at", "absent_of", "probe_at", "probe_until")
         e.doubt, e.reason = True, "store_lost"
         self.intents[at.intent] = at.effect_id
         if next == "lookup":

@@ -2,7 +2,7 @@
 local function happened(e, kind, rule, result, digest, ref, bytes)
   local from = e.state
   redis.call('HDEL', k_effect, 'decision', 'lane_reason', 'waiting_for', 'rerun', 'doubt', 'alive', 'needs_review', 'reason',
-    'late', 'late_digest', 'late_ref', 'absent_at', 'absent_of', 'probe_until', 'rule', 'layer', 'proof', 'code', 'bound')
+    'late', 'late_digest', 'late_ref', 'absent_at', 'absent_of', 'probe_at', 'probe_until', 'rule', 'layer', 'proof', 'code', 'bound')
   redis.call('HSET', k_effect, 'state', 'committed', 'since', int(now), 'result', digest, 'ref', ref)
   redis.call('SET', k_result, result)
   redis.call('ZREM', k_leases, effect_id)
