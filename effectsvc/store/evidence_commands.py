@@ -38,7 +38,8 @@ class Finding:
 
     `found` is `absent`, `partly` (with `parts_done`: name -> the provider's reference, or empty) or `undetermined`;
     a whole effect that is found is a `resolve`. `waited_ms` is how long this prober had known of the first such
-    finding when it asked, by its boot clock. `to` is `failed` or `proposed` for an absence, `resume` or `review` for parts.
+    finding when it asked, by its boot clock. `to` is `failed` or `proposed` for an absence, `resume` or `review` for
+    parts.
     """
 
     found: str
