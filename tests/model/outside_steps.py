@@ -12,7 +12,6 @@ from effectsvc.testing.model.model import Model
 from tests.model.scene import (
     AGENT,
     ARGS,
-    FREEZE,
     INTENT,
     LANE,
     LEASE,
@@ -121,31 +120,33 @@ def _accepted(scene: Scene) -> Steps:
     """By its rule where the store remembers every mark; else a person does it, and the cell is frozen with it."""
     after, is_behind = scene.fork_whole(), scene.forgotten is not None
     model = after.model
+    knows = is_behind and "gap" not in scene.play.acts
     reply = model.accept(
         stored=model.epoch or "",
         found=model.server,
-        mark_epoch=model.short_epoch,
-        mark_n=model.n,
-        create="2" if is_behind else "0",
+        rule="person" if knows else "single",
+        marks=f"{model.short_epoch} {model.n + 1}" if knows else "",
+        executors="",
+        patience_ms=None,
         bucket_count=1,
         entry=b"",
     )
     if not is_behind:
         yield f"worker: accepts the new epoch, the store remembers every mark -> {reply.word}", after
-        return
-    text = f"operator: accepts the epoch of a store that lost its past -> {reply.word}"
-    if "gap" in scene.play.acts:
-        yield text, after
-        return
-    model.freeze(freeze_id=FREEZE, scope="cell", target="", reason="store_rollback", entry=b"")
-    yield f"{text}, and the cell is frozen with it", after
+    elif knows:
+        yield (
+            f"operator: accepts the epoch of a store that lost its past -> {reply.word}, and the cell is frozen",
+            after,
+        )
+    else:
+        yield f"a host without marks accepts the epoch of a store that lost its past -> {reply.word}", after
 
 
 def _recovered(scene: Scene, forgotten: tuple[tuple[str, str, str, int], ...]) -> Steps:
     """What the log knows and the store forgot becomes unknown; then the cell is thawed."""
     if not forgotten:
         after = scene.fork_whole(forgotten=None)
-        reply: Reply = after.model.thaw(freeze_id=FREEZE, by="recover", entry=b"")
+        reply: Reply = after.model.thaw(freeze_id=after.model.switches["cell"][0], by="recover", entry=b"")
         yield f"operator: thaws the cell -> {reply.word}", after
         return
     (effect_id, token, executor, occ), *rest = forgotten

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from effectsvc.store import replies as r
 from effectsvc.store.command import Address, Proposal
@@ -23,7 +23,6 @@ Step: TypeAlias = "tuple[str, Scene]"
 
 TENANT, AGENT, TOOL, LANE, RUN, ARGS, INTENT = "acme", "atlas", "mail", "slow", "run-1", "args", "intent"
 LEASE, SETTLE = 1, 1
-FREEZE: Final = "f-store"
 
 
 class Hand(NamedTuple):
@@ -88,7 +87,16 @@ class Play:
     def opening(self) -> Scene:
         """A cell with a run, and nothing in it yet but the first call's effect."""
         model = self.model("m", server=server_id(1), now=1)
-        model.accept(stored="", found=model.server, mark_epoch="", mark_n=None, create="1", bucket_count=1, entry=b"")
+        model.accept(
+            stored="",
+            found=model.server,
+            rule="create",
+            marks="",
+            executors="",
+            patience_ms=None,
+            bucket_count=1,
+            entry=b"",
+        )
         model.open_run(
             run=RUN, tenant=TENANT, run_id=RUN, agent=AGENT, state="", deadline_ms=None, parent="", log_key=""
         )
