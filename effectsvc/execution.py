@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from effectsvc.core.canonical import short
-from effectsvc.core.decision import decision_entry, entry_hash, outcome_entry
+from effectsvc.core.decision import decision_entry, entry_hash, note_entry, outcome_entry
 from effectsvc.core.effect import Effect, Payload
 from effectsvc.core.fault_points import At, reached
 from effectsvc.core.identity import attempt_token, new_nonce
 from effectsvc.core.outcome import Absent, Found, NotAttempted, PartlyFound, Undetermined
 from effectsvc.core.states import State
 from effectsvc.errors import StoreError
-from effectsvc.judging import Hold, PutOff, Ready, Refuse, Unserved, hold, judge_effect, refuse
+from effectsvc.judging import Hold, PutOff, Ready, Refuse, Unserved, after_stop, hold, judge_effect, refuse
 from effectsvc.policy import deadline_gate, effect_gate, run_halted_gate
-from effectsvc.reconcile import ask_provider
+from effectsvc.reconcile import ask_provider, tell_what_is_over
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Address
 from effectsvc.store.connection import LostReply
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 CHILD_WAIT_S: Final = 0.5
 """How long an effect waits for a free child process before it is put off; longer holds up its lane's window."""
+QUARANTINE_MS: Final = 30 * 86_400_000
+"""What nobody released for a month is refused, as is what nobody approved: by then nobody waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,9 @@ async def execute(
             return await hold(x, effect, at, wanted)
         case Ready() as ready:
             pass
+    if effect.state is State.UNKNOWN and effect.fields.get("alive"):
+        # Before it runs again: what its earlier process died of must not run beside others.
+        await tell_what_is_over(x, effect, at, effect.fields["alive"])
     reached(At.WORKER_AFTER_GATES, effect_id)
     if not may_begin():
         return "draining"
@@ -107,8 +112,14 @@ async def _load(x: Executor, effect_id: str) -> Effect | None:
 
 async def _begin(x: Executor, ready: Ready) -> Attempt | str:
     """Asks for permission, in the name of the process that will run the body."""
-    if ready.tool.isolation != "process":
-        return await _ask(x, ready, x.executor_id, None)
+    if ready.tool.isolation == "process":
+        return await _begin_apart(x, ready)
+    attempt = await _ask(x, ready, x.executor_id, None)
+    return await _begin_apart(x, ready) if attempt == "suspected" else attempt
+
+
+async def _begin_apart(x: Executor, ready: Ready) -> Attempt | str:
+    """In a child process, which runs nothing else: what its tool does to it, it does to no other call."""
     try:
         async with asyncio.timeout(CHILD_WAIT_S):
             child = await x.isolation.reserve_child()
@@ -147,6 +158,7 @@ async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None)
         entry=entry,
         max_age_ms=x.key_age_ms(ready.tool.contract, effect, wall_ms),
         rates=ready.rates,
+        apart=child is not None,
     )
     resends = x.store.resends
     reached(At.WORKER_BEFORE_BEGIN, at.effect_id)
@@ -178,11 +190,13 @@ async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None)
             return await _stopped(x, effect, at, "provider_key_expired", effect_gate.LAYER)
         case r.ClaimLost():
             return await _stopped(x, effect, at, "claim_lost", effect_gate.LAYER)
+        case r.Quarantined():
+            return await _quarantined(x, effect, at)
         case r.Taken(State.PROPOSED | State.UNKNOWN):
             # Nobody has it: the token's epoch may be over, which another process has accepted while we were idle.
             x.aside(x.refresh_epoch())
             return reply.word
-        case r.Stopped() | r.Taken() | r.NotDue() | r.Gone() | r.WrongCell():
+        case r.Stopped() | r.Taken() | r.NotDue() | r.Gone() | r.WrongCell() | r.Suspected():
             return reply.word
 
 
@@ -191,6 +205,23 @@ async def _stopped(x: Executor, effect: Effect, at: Address, rule: str, layer: s
     tool = x.registry.get(effect.tool)
     halts = tool is not None and x.policies.book.rules(tool.contract).halts(rule)
     return await refuse(x, effect, at, Refuse(rule, layer, halts))
+
+
+async def _quarantined(x: Executor, effect: Effect, at: Address) -> str:
+    """In quarantine: held until a person releases it; in doubt it stays unknown, and a person must look."""
+    facts = {"effect": at.effect_id, "reason": "quarantined"}
+    entry = note_entry("approval", by=x.executor_id, at_ms=x.wall_ms(), facts=facts)
+    held = x.commands.hold(
+        at,
+        attempt=effect.attempt,
+        rule="quarantined",
+        layer=effect_gate.LAYER,
+        render="",
+        ttl_ms=QUARANTINE_MS,
+        entry=entry,
+        next_step=after_stop(x, effect),
+    )
+    return (await x.store.send(held)).word
 
 
 async def _given_back(x: Executor, effect: Effect, at: Address, token: str) -> Effect:
@@ -225,7 +256,7 @@ async def _run(x: Executor, attempt: Attempt) -> Verdict:
             ready.tool.function,
             ready.args,
             ctx,
-            isolation=contract.isolation,
+            isolation="process" if attempt.child is not None else contract.isolation,
             timeout_s=contract.timeout_s,
             child=attempt.child,
         )
@@ -361,6 +392,7 @@ async def _mark_unknown(x: Executor, attempt: Attempt, unclear: Unclear) -> str:
         by="worker",
         reason=unclear.reason,
         over=unclear.over,
+        died="child" if unclear.died and attempt.child is not None else "",
         next_step=next_step,
         rule=rule,
         delay_ms=x.backoff_ms(contract, tries, None),

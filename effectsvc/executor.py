@@ -324,6 +324,7 @@ class Executor:
             attempt,
             rendered=ready.rendered,
             completed_parts=ready.completed_parts,
+            in_child=attempt.child is not None,
             credentials=resolver_of(self.registry.credentials, self.identity(ready.effect, ready.tool.contract)),
         )
 

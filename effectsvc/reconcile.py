@@ -105,7 +105,7 @@ async def reconcile(x: Executor, effect_id: str, *, force: bool = False) -> str:
         return "unserved"
     if not is_served:
         return await _for_a_person(x, effect, at, prober)
-    await _tell_what_is_over(x, effect, at, claim.alive)
+    await tell_what_is_over(x, effect, at, claim.alive)
     reached(At.RECONCILER_BEFORE_ASK, effect_id)
     # Measured before the question: an answer that is long on its way is as old as its question.
     waited_ms = x.prober.waited_ms(at.effect_id, effect.attempt)
@@ -134,14 +134,25 @@ async def _load(x: Executor, effect_id: str) -> tuple[Effect, Address] | None:
     return effect, Address(effect_id, effect.run, effect.lane, effect.intent, effect.payload.above)
 
 
-async def _tell_what_is_over(x: Executor, effect: Effect, at: Address, alive: str) -> None:
-    """Attempts whose executor's lock file is seen to be free are over; nothing else is concluded from silence."""
+async def tell_what_is_over(x: Executor, effect: Effect, at: Address, alive: str) -> None:
+    """Attempts whose executor's lock file is seen to be free are over.
+
+    From silence alone something is concluded only where the contract says `presumed_dead_after_s`; the script looks
+    whether it has been silent for so long.
+    """
+    tool = x.registry.get(effect.tool)
+    presumed_s = tool.contract.presumed_dead_after_s if tool is not None else None
     for number in alive.split():
         executor = effect.fields.get(f"x{number}", "")
         if executor and executor_is_dead(x.directory, executor) is True:
-            facts = {"effect": at.effect_id, "attempt": int(number), "how": "lock_free"}
-            entry = note_entry("over", by=x.executor_id, at_ms=x.wall_ms(), facts=facts)
-            await x.store.send(x.commands.over(at, number=int(number), how="lock_free", entry=entry))
+            how, after_ms = "lock_free", 0
+        elif presumed_s is not None:
+            how, after_ms = "presumed", round(1000 * presumed_s)
+        else:
+            continue
+        facts = {"effect": at.effect_id, "attempt": int(number), "how": how, "after_ms": after_ms}
+        entry = note_entry("over", by=x.executor_id, at_ms=x.wall_ms(), facts=facts)
+        await x.store.send(x.commands.over(at, number=int(number), how=how, entry=entry, after_ms=after_ms))
 
 
 async def ask_provider(

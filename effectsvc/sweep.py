@@ -141,6 +141,7 @@ class Sweep:
                 by="sweep",
                 reason="worker_died" if over else "lease_ended",
                 over=over,
+                died="process" if over else "",
                 next_step=next_step,
                 rule=rule,
                 delay_ms=0,

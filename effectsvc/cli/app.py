@@ -10,7 +10,20 @@ from typing import Annotated
 
 import typer
 
-from effectsvc.cli import approvals, bench, cells, chaos, demo, doctor, effects, freezes, policy, runs, tools
+from effectsvc.cli import (
+    approvals,
+    bench,
+    cells,
+    chaos,
+    demo,
+    doctor,
+    effects,
+    freezes,
+    policy,
+    quarantine,
+    runs,
+    tools,
+)
 from effectsvc.errors import EffectsvcError, StoreUnavailable
 from effectsvc.version import __version__
 
@@ -26,6 +39,7 @@ app.add_typer(chaos.chaos_app, name="chaos")
 app.add_typer(effects.effects_app, name="effects")
 app.add_typer(policy.policy_app, name="policy")
 app.add_typer(runs.runs_app, name="runs")
+app.add_typer(quarantine.quarantine_app, name="quarantine")
 app.add_typer(tools.tools_app, name="tools")
 app.command()(bench.bench)
 app.command()(demo.demo)

@@ -150,7 +150,7 @@ def _waiting(operator: Operator, loaded: Loaded, now_ms: int) -> dict[str, Any]:
     waits, at_ms = None, None
     match loaded.state:
         case State.HELD:
-            waits, at_ms = "approval", due.get("held")
+            waits, at_ms = "quarantine" if fields.get("rule") == "quarantined" else "approval", due.get("held")
         case State.PENDING:
             waits, at_ms = "attempt", due.get("leases")
         case _ if "parked" in due:
@@ -199,6 +199,8 @@ def _next_command(operator: Operator, record: Mapping[str, Any]) -> str | None:
         freezes = operator.send(operator.commands.freezes())
         held_by = next((i for i, (switch, _) in sorted(freezes.items()) if switch in names), None)
         return f"effectsvc thaw {held_by} --reason WHY" if held_by else None
+    if waits == "quarantine":
+        return f"effectsvc quarantine release {effect_id} --reason WHY"
     if record["state"] == State.HELD:
         return f"effectsvc effects cancel {effect_id} --reason WHY   (unless a person approves it)"
     return None

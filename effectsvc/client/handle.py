@@ -275,6 +275,13 @@ _STATE_ERRORS: Final = {
 }
 
 
+_QUARANTINED: Final = ToolError(
+    code="quarantined",
+    message="The tool ended its process on these arguments each time. It waits for a person.",
+    retry="never",
+)
+
+
 def _forgotten(handle: EffectHandle) -> ToolResult[Any]:
     """What is known of an effect that was accepted and is not there any more: the store has lost its past."""
     key = provider_key(intent_key=handle.intent_key, occurrence=handle.occurrence) if handle.intent_key else ""
@@ -344,4 +351,6 @@ def _error_of(state: State, fields: dict[str, str], *, withheld: bool) -> ToolEr
         return refused_result("", fields.get("rule", "refused"), fields.get("layer", ""), "").error
     if state is State.CANCELLED:
         return ToolError(code="cancelled", message="It was withdrawn before it began.", retry="safe")
+    if state is State.HELD and fields.get("rule") == "quarantined":
+        return _QUARANTINED
     return _STATE_ERRORS.get(state)

@@ -20,6 +20,7 @@ CloseRunReply: TypeAlias = r.RunClosed | r.Conflict | r.RunMissing
 HaltRunReply: TypeAlias = r.RunHalted | r.AlreadyHalted | r.Conflict | r.RunMissing
 FreezeReply: TypeAlias = r.SwitchClosed | r.AlreadyFrozen | r.FreezeEnded
 ThawReply: TypeAlias = r.Thawed | r.AlreadyThawed | r.RecoverOnly
+LiftReply: TypeAlias = r.Lifted | r.NotSuspected
 LeaveLaneReply: TypeAlias = r.Left | r.Stay
 AskLaneReply: TypeAlias = r.Asked | r.Enough | r.Idle
 AdmitReadReply: TypeAlias = r.Admitted | r.Replay | r.Refused | r.Frozen | r.WrongCell | r.RunMissing
@@ -35,6 +36,7 @@ _READ = readers(
     halt_run=HaltRunReply,
     freeze=FreezeReply,
     thaw=ThawReply,
+    lift=LiftReply,
     leave_lane=LeaveLaneReply,
     ask_lane=AskLaneReply,
     join_lane=r.JoinedLane,
@@ -169,6 +171,11 @@ class CellCommands(CommandBuilder):
         """`by` is `operator` or `recover`: only the latter ends a cell's freeze whose reason begins with `store_`."""
         k = self.keys
         return self._make(_READ["thaw"], "thaw", (k.meta, k.log, k.switches, k.freezes), (freeze_id, by, entry))
+
+    def lift(self, *, subject: str, entry: bytes) -> Command[LiftReply]:
+        """Ends the quarantine, or the suspicion, of `keys.subject_of(tool, args)`."""
+        k = self.keys
+        return self._make(_READ["lift"], "lift", (k.meta, k.log, k.suspects, k.deaths), (subject, entry))
 
     # ---- lanes -----------------------------------------------------------------------------------------------------
 

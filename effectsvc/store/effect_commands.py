@@ -31,6 +31,8 @@ BeginReply: TypeAlias = (
     | r.Deadline
     | r.ClaimLost
     | r.KeyExpired
+    | r.Suspected
+    | r.Quarantined
     | r.WrongCell
 )
 RenewReply: TypeAlias = r.Renewed | r.Stale | r.Gone
@@ -128,10 +130,13 @@ class EffectCommands(CommandBuilder):
         entry: bytes,
         max_age_ms: int | None = None,
         rates: tuple[Rate, ...] = (),
+        apart: bool = False,
     ) -> Command[BeginReply]:
         """`rates` are charged for every attempt but the first, which its proposal was charged for.
 
-        `max_age_ms`: how long the provider remembers a key; past it no rerun under rule `idempotent_write`."""
+        `max_age_ms`: how long the provider remembers a key; past it no rerun under rule `idempotent_write`.
+        `apart`: it would run in a child process, which nothing else runs in.
+        """
         max_age = "" if max_age_ms is None else max_age_ms
         k = self.keys
         return self._make(
@@ -152,6 +157,7 @@ class EffectCommands(CommandBuilder):
                 k.switches,
                 k.tenants,
                 k.counts,
+                k.suspects,
                 *map(k.run, at.above),
                 *(k.rate(rate.name) for rate in rates),
             ),
@@ -162,6 +168,7 @@ class EffectCommands(CommandBuilder):
                 executor,
                 wall_ms,
                 max_age,
+                flag(apart),
                 len(at.above),
                 Limits(rates=rates).windows,
                 decision,
@@ -217,10 +224,16 @@ class EffectCommands(CommandBuilder):
         rule: str,
         delay_ms: int,
         entry: bytes,
+        died: str = "",
     ) -> Command[MarkUnknownReply]:
-        """`by` is `worker` or `sweep`; `next_step` is `rerun` (under `rule`), `lookup` or `review`."""
-        argv = (at.effect_id, token, by, reason, flag(over), next_step, rule, delay_ms, entry)
-        return self._make(_READ["mark_unknown"], "mark_unknown", self._closing_keys(at), argv)
+        """`by` is `worker` or `sweep`; `next_step` is `rerun` (under `rule`), `lookup` or `review`.
+
+        `died`: `child` when the child process that ran it ended without an answer, `process` when another process
+        did that may have run other effects too; else empty.
+        """
+        argv = (at.effect_id, token, by, reason, flag(over), died, next_step, rule, delay_ms, entry)
+        keys = [*self._closing_keys(at), self.keys.suspects, self.keys.deaths]
+        return self._make(_READ["mark_unknown"], "mark_unknown", keys, argv)
 
     def release(
         self,

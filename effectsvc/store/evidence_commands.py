@@ -10,7 +10,7 @@ from effectsvc.store import replies as r
 from effectsvc.store.command import Address, Command, CommandBuilder, flag, readers, short
 
 LateReply: TypeAlias = r.Committed | r.Unknown | r.StoredEvidence | r.Contradicted | r.Already | r.Gone
-OverReply: TypeAlias = r.Over | r.Already | r.Gone
+OverReply: TypeAlias = r.Over | r.Already | r.StillAlive | r.Gone
 ProbeReply: TypeAlias = (
     r.ProbeClaimed
     | r.NotDue
@@ -101,14 +101,16 @@ class EvidenceCommands(CommandBuilder):
         )
         return self._make(_READ["late"], "late", keys, (at.effect_id, token, digest, ref, result, entry))
 
-    def over(self, at: Address, *, number: int, how: str, entry: bytes) -> Command[OverReply]:
-        """Attempt `number` is over; `how` is `process`, `lock_free`, `exit_status`, `operator` or `presumed`.
+    def over(self, at: Address, *, number: int, how: str, entry: bytes, after_ms: int = 0) -> Command[OverReply]:
+        """Attempt `number` is over; `how`: `never_ran`, `ended`, `lock_free`, `exit_status`, `operator`, `presumed`.
+
+        `presumed` only `after_ms` of silence: the effect has been unknown for so long, and its lease has ended.
 
         A pending effect stays pending with its lease ended: the sweep then marks it unknown.
         """
         k = self.keys
-        keys = (k.meta, k.log, k.effect(at.effect_id), k.leases, k.lookup(at.lane))
-        return self._make(_READ["over"], "over", keys, (at.effect_id, number, how, entry))
+        keys = (k.meta, k.log, k.effect(at.effect_id), k.leases, k.lookup(at.lane), k.suspects, k.deaths)
+        return self._make(_READ["over"], "over", keys, (at.effect_id, number, how, after_ms, entry))
 
     # ---- lookups ---------------------------------------------------------------------------------------------------
 

@@ -42,6 +42,8 @@ class CellKeys:
         self.teller = p + "teller"
         self.doctor = p + "doctor"
         self.no_target = p + "target:none"
+        self.suspects = p + "suspects"
+        self.deaths = p + "deaths"
         self.no_call = p + "call:none"
         self.bell_channel = p + "bell"
 
@@ -128,6 +130,11 @@ class CellKeys:
     def rq_prefix(self) -> str:
         """Prefix of RQ queue names of this cell."""
         return f"effectsvc:{self.cell}:"
+
+
+def subject_of(tool: str, args: str) -> str:
+    """A tool with these arguments, as quarantine names it: the tool and the beginning of the arguments' digest."""
+    return f"{tool}:{args[:DIGEST_CHARS]}"
 
 
 def bucket_of(text: str, buckets: int) -> int:

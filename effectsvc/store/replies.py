@@ -201,6 +201,20 @@ class KeyExpired(Reply):
 
 
 @dataclass(frozen=True, slots=True)
+class Suspected(Reply):
+    """A process died while this tool ran on these arguments: only a child process may run it."""
+
+    word: ClassVar[str] = "suspected"
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined(Reply):
+    """This tool on these arguments killed its child process each time: it does not run until a person releases it."""
+
+    word: ClassVar[str] = "quarantined"
+
+
+@dataclass(frozen=True, slots=True)
 class Renewed(Reply):
     """The lease now ends at `lease_end_ms` (Redis time)."""
 
@@ -641,6 +655,14 @@ class Over(Reply):
 
 
 @dataclass(frozen=True, slots=True)
+class StillAlive(Reply):
+    """It may not be presumed over yet; it may be at `presumed_ms`, if it stays silent."""
+
+    word: ClassVar[str] = "alive"
+    presumed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoredEvidence(Reply):
     """Another attempt runs: its close ends committed, whatever it says."""
 
@@ -828,6 +850,23 @@ class Thawed(Reply):
 @dataclass(frozen=True, slots=True)
 class AlreadyThawed(Reply):
     """No such freeze, or it has ended."""
+
+    word: ClassVar[str] = "already"
+
+
+@dataclass(frozen=True, slots=True)
+class Lifted(Reply):
+    """It may run again; `was` is `quarantined` or `suspected`."""
+
+    word: ClassVar[str] = "lifted"
+    was: str
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotSuspected(Reply):
+    """Nothing was held against it, or not any more."""
 
     word: ClassVar[str] = "already"
 

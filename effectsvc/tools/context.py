@@ -396,8 +396,12 @@ def make_context(
     completed_parts: Iterable[str] = (),
     rendered: Any = None,
     credentials: Resolve | None = None,
+    in_child: bool = False,
 ) -> EffectContext:
-    """The context of a begun attempt: its deadline counts from now. A tool in a thread gets the blocking one."""
+    """The context of a begun attempt: its deadline counts from now. A tool in a thread gets the blocking one.
+
+    `in_child`: it is run in a child process, whatever its contract says, and asks this context from there.
+    """
     effect, contract = attempt.ready.effect, attempt.ready.tool.contract
     payload = effect.payload
     fields: dict[str, Any] = {
@@ -421,7 +425,7 @@ def make_context(
         "credentials": credentials,
         "http": host.isolation.connections,
     }
-    if contract.isolation == "thread":
+    if contract.isolation == "thread" and not in_child:
         loop = host.loop
         assert loop is not None, "the executor has started"
         return SyncEffectContext(loop=loop, **fields)

@@ -53,13 +53,14 @@ class NotHappened:
 
 @dataclass(frozen=True, slots=True)
 class Unclear:
-    """Nothing is proved. `over` says whether the attempt itself has ended."""
+    """Nothing is proved. `over` says whether the attempt itself has ended, `died` that its own process died of it."""
 
     reason: str
     error_type: str
     over: bool
     provider_ref: str = ""
     parts: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+    died: bool = False
 
 
 _TABLE: Final = (
@@ -115,7 +116,8 @@ def verdict_of(contract: ToolContract, ended: Ended, *, parts_begun: bool, sends
                 return _returned(ended.value)  # it returned in its grace: late, and happened all the same
             return Unclear("timeout", "none", over=ended.over)
         case "died":
-            return Unclear("process_died", "none", over=ended.over)
+            # A child whose end nobody saw died with its fork server: of what, nobody knows.
+            return Unclear("process_died", "none", over=ended.over, died=ended.exit_status is not None)
 
 
 def _returned(value: object) -> Verdict:

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Read, integer
+from effectsvc.store.keys import subject_of
 from tests.model.machine import Machine, act, one_of
-from tests.model.world import ARGS, EFFECTS, FREEZES, LANE, LONG_MS, RUNS, TENANT
+from tests.model.world import ARGS, EFFECTS, FREEZES, LANE, LONG_MS, RUNS, TENANT, TOOLS
 
 WITNESSES = ("w1", "w2", "w3")
 
@@ -43,6 +44,10 @@ class CellActs(Machine):
         """One in force if there is any."""
         frozen = sorted(i for ids in self.cell["switches"].values() for i in ids.split()) or sorted(FREEZES)
         self.send(self.commands.thaw(freeze_id=frozen[which % len(frozen)], by=by, entry=b"thaw"))
+
+    @act(tool=one_of(TOOLS), args=one_of(ARGS), weight=2)
+    def lift(self, tool: str, args: str) -> None:
+        self.send(self.commands.lift(subject=subject_of(tool, args), entry=b"lift"))
 
     @act(
         marks=one_of([(), (1,), (1, 10_000)]),

@@ -109,14 +109,25 @@ class EffectActs(Machine):
         ahead=one_of([*[1] * 10, 0, 2]),
         epoch=one_of([*[""] * 11, "f" * 16]),
         lease_ms=leases,
+        apart=st.booleans(),
     )
-    def begin(self, effect_id: str, ahead: int, epoch: str, lease_ms: int, max_age_ms: int | None = None) -> None:
+    def begin(
+        self,
+        effect_id: str,
+        ahead: int,
+        epoch: str,
+        lease_ms: int,
+        max_age_ms: int | None = None,
+        apart: bool = True,
+    ) -> None:
         before = self.cell
         token = self.world.token(self.world.attempt(effect_id) + ahead, epoch=epoch)
-        reply = self.world.begin(effect_id, token, lease_ms=lease_ms, max_age_ms=max_age_ms)
+        reply = self.world.begin(effect_id, token, lease_ms=lease_ms, max_age_ms=max_age_ms, apart=apart)
         if isinstance(reply, r.Granted):
             fields = check.effects(before)[effect_id]
             assert not check.stopped(before, fields), "begun while stopped"
+            ends = before.get("suspects", {}).get(f"{fields['tool']}:{fields['args'][:22]}")
+            assert ends is None or (apart and ends != "inf"), "begun beside others, or in quarantine"
             alone = not fields.get("alive") or reply.rule in ("read_safe", "reversible", "idempotent_write")
             assert alone, f"begun under {reply.rule} beside attempts {fields['alive']}"
 
@@ -187,12 +198,13 @@ class EffectActs(Machine):
         back=backs,
         by=one_of(["worker", "worker", "sweep"]),
         over=st.booleans(),
+        died=one_of(["", "", "process", "child", "child"]),
         next_step=one_of(["rerun", "rerun", "lookup", "review"]),
         named=one_of(["read_safe", "reversible", "idempotent_write"]),
         delay_ms=delays,
     )
     def mark_unknown(
-        self, effect_id: str, back: int, by: str, over: bool, next_step: str, named: str, delay_ms: int
+        self, effect_id: str, back: int, by: str, over: bool, died: str, next_step: str, named: str, delay_ms: int
     ) -> None:
         command = self.commands.mark_unknown(
             self.world.at(effect_id),
@@ -200,6 +212,7 @@ class EffectActs(Machine):
             by=by,
             reason="raised",
             over=over,
+            died=died,
             next_step=next_step,
             rule=named,
             delay_ms=delay_ms,

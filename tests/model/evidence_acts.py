@@ -169,11 +169,19 @@ class EvidenceActs(Machine):
         at = self.world.at(effect_id)
         self.send(self.commands.late(at, token=token, digest=f"late-{ref}", ref=ref, result=b"late", entry=b"late"))
 
-    @act("pending", "unknown", weight=3, first=st.booleans())
-    def over(self, effect_id: str, first: bool) -> None:
+    @act(
+        "pending",
+        "unknown",
+        weight=3,
+        first=st.booleans(),
+        how=one_of(["ended", "exit_status", "presumed"]),
+        after_ms=one_of([0, LONG_MS]),
+    )
+    def over(self, effect_id: str, first: bool, how: str, after_ms: int) -> None:
         alive = self.world.fields(effect_id).get("alive", "").split() or ["1"]
         number = int(alive[0 if first else -1])
-        self.send(self.commands.over(self.world.at(effect_id), number=number, how="exit_status", entry=b"over"))
+        at = self.world.at(effect_id)
+        self.send(self.commands.over(at, number=number, how=how, after_ms=after_ms, entry=b"over"))
 
     @act(
         *check.OPEN,

@@ -160,7 +160,15 @@ class World:
             self.known[p.at.effect_id] = Facts(p, p.at.intent)
         return reply
 
-    def begin(self, effect_id: str, token: str, *, lease_ms: int = LONG_MS, max_age_ms: int | None = None) -> Any:
+    def begin(
+        self,
+        effect_id: str,
+        token: str,
+        *,
+        lease_ms: int = LONG_MS,
+        max_age_ms: int | None = None,
+        apart: bool = True,
+    ) -> Any:
         if effect_id in self.known:
             self.known[effect_id].tokens.append(token)
         reply = self.send(
@@ -173,6 +181,7 @@ class World:
                 decision="d",
                 entry=f"{effect_id} {token}".encode(),
                 max_age_ms=max_age_ms,
+                apart=apart,
             )
         )
         if isinstance(reply, r.Granted) and reply.n:

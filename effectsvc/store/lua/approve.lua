@@ -8,7 +8,7 @@ REPLY  approved due_ms n epoch | waiting count needed n epoch | mismatch what | 
 --- include: log
 --- include: move
 --- include: outbox
-local f = redis.call('HMGET', k_effect, 'state', 'args', 'render', 'agent', 'approving', 'notice', 'lane')
+local f = redis.call('HMGET', k_effect, 'state', 'args', 'render', 'agent', 'approving', 'notice', 'lane', 'rule')
 local state = f[1]
 if not state then return { 'gone' } end
 local short_epoch = string.sub(epoch, 1, 16)
@@ -39,7 +39,9 @@ if given < tonumber(needed) then
 end
 redis.call('ZREM', k_held, effect_id)
 redis.call('HDEL', k_effect, 'rule', 'layer')
-redis.call('HSET', k_effect, 'state', 'proposed', 'since', int(now), 'approved', this, 'approved_until', int(expires))
+redis.call('HSET', k_effect, 'state', 'proposed', 'since', int(now))
+-- What was held in quarantine is let go on; that is no approval of the call.
+if f[8] ~= 'quarantined' then redis.call('HSET', k_effect, 'approved', this, 'approved_until', int(expires)) end
 enter_lane(now, f[7])
 count('held', 'proposed')
 tell(f[6], effect_id, 'proposed')

@@ -1,8 +1,8 @@
 #!lua
 --[[ begin: proposed, unknown -> pending
-KEYS   meta log effect run intent lane rerun lookup parked leases unknown switches tenants counts more*
-ARGV   effect_id token lease_ms executor wall_ms max_age_ms ancestor_count rates decision entry
-REPLY  granted lease_end_ms occurrence first_ms first_wall_ms rule n epoch | taken state | gone | not_due due_ms | frozen scope ids | halted reason | deadline deadline_ms | claim_lost holder | key_expired age_ms | wrong_cell cell
+KEYS   meta log effect run intent lane rerun lookup parked leases unknown switches tenants counts suspects more*
+ARGV   effect_id token lease_ms executor wall_ms max_age_ms apart ancestor_count rates decision entry
+REPLY  granted lease_end_ms occurrence first_ms first_wall_ms rule n epoch | taken state | gone | not_due due_ms | frozen scope ids | halted reason | deadline deadline_ms | claim_lost holder | key_expired age_ms | suspected | quarantined | wrong_cell cell
 ]]
 --- include: cell
 --- include: log
@@ -10,10 +10,11 @@ REPLY  granted lease_end_ms occurrence first_ms first_wall_ms rule n epoch | tak
 --- include: move
 --- include: attempts
 --- include: rates
+--- include: suspects
 local above = {}
 for i = 1, tonumber(ancestor_count) do above[i] = k_more[i] end
 local f = redis.call('HMGET', k_effect, 'state', 'tool', 'tenant', 'agent', 'run', 'lane', 'attempt', 'token', 'occ', 'first', 'first_wall', 'rerun', 'alive', 'notice',
-  'lane_reason', 'proof')
+  'lane_reason', 'proof', 'args')
 if not f[1] then return { 'gone' } end
 local state, lane, number = f[1], f[6], attempt_of(token)
 if not has_tail(k_run, f[5]) then return { 'wrong_keys', 'run' } end
@@ -60,6 +61,9 @@ if state == 'unknown' and f[12] == 'idempotent_write' and max_age_ms ~= '' and f
   local age = now - tonumber(f[10])
   if age > tonumber(max_age_ms) then return { 'key_expired', int(age) } end
 end
+-- What a process died of runs where it can take no other with it (`apart`: in a child process), or not at all.
+local suspected = suspicion(subject_of(f[2], f[17]))
+if suspected == 'quarantined' or (suspected and apart ~= '1') then return { suspected } end
 local claim = redis.call('GET', k_intent)
 if claim ~= effect_id then return { 'claim_lost', claim or '' } end
 -- The first attempt was charged when it was proposed; another is charged here, and only ever put off.

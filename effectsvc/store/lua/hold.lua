@@ -18,7 +18,10 @@ if (state ~= 'proposed' and state ~= 'unknown') or f[2] ~= attempt then return {
 if not has_tail(k_lane, f[4]) then return { 'wrong_keys', 'lane' } end
 local short_epoch = string.sub(epoch, 1, 16)
 if state == 'unknown' then
-  return { 'unknown', keep_unknown(rule, next, delay_ms, 'approval', rule, layer, entry), short_epoch }
+  local n = keep_unknown(rule, next, delay_ms, 'approval', rule, layer, entry)
+  -- A lookup may end the doubt; but whether this tool may run on these arguments is for a person.
+  if rule == 'quarantined' then redis.call('HSET', k_effect, 'needs_review', '1') end
+  return { 'unknown', n, short_epoch }
 end
 local expires = now + tonumber(ttl_ms)
 redis.call('ZREM', k_lane, effect_id)

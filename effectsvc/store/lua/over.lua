@@ -1,19 +1,28 @@
 #!lua flags=allow-oom
 --[[ over: any state stays; attempt `number` is over, and `how` that is known
-KEYS   meta log effect leases lookup
-ARGV   effect_id number how entry
-REPLY  over state alive n epoch | already state | gone
+KEYS   meta log effect leases lookup suspects deaths
+ARGV   effect_id number how after_ms entry
+REPLY  over state alive n epoch | already state | alive presumed_ms | gone
 ]]
 --- include: cell
 --- include: log
 --- include: move
 --- include: attempts
-local f = redis.call('HMGET', k_effect, 'state', 'token', 'alive', 'waiting_for', 'lane')
+--- include: suspects
+--- include: deaths
+local f = redis.call('HMGET', k_effect, 'state', 'token', 'alive', 'waiting_for', 'lane', 'since', 'tool', 'args')
 local state = f[1]
 if not state then return { 'gone' } end
 local left = alive_without(f[3], number)
 if left == (f[3] or '') then return { 'already', state } end
 if not has_tail(k_lookup, f[5]) then return { 'wrong_keys', 'lane' } end
+-- Silence is counted from when the effect became unknown, and only while nobody renews.
+if how == 'presumed' then
+  local lease = tonumber(redis.call('ZSCORE', k_leases, effect_id) or '0')
+  local presumed_at = math.max(lease, f[6] + after_ms)
+  if state ~= 'unknown' or lease > now or presumed_at > now then return { 'alive', int(presumed_at) } end
+end
+if how == 'lock_free' or how == 'exit_status' then note_death('process', f[7], f[8], entry) end
 redis.call('HSET', k_effect, 'alive', left)
 redis.call('HDEL', k_effect, 'x' .. number)
 if attempt_of(f[2] or '') == number then

@@ -6,7 +6,7 @@ import copy
 import re
 from collections import Counter
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from effectsvc.core.states import OPEN, State
 from effectsvc.errors import CellMissing, StoreProtocolError
@@ -67,6 +67,7 @@ class Cell:
         self.spent: dict[str, tuple[int, int]] = {}
         self.rates: dict[str, tuple[int, ...]] = {}
         self.targets: dict[str, str] = {}
+        self.suspects: dict[str, Any] = {}
         self.log: list[Entry] = []
         self.op = ""
         self.told: list[tuple[str, str]] = []
@@ -113,6 +114,7 @@ class Cell:
             tuple(sorted(map(repr, runs))),
             tuple(sorted(self.switches.items())),
             tuple(sorted(freeze_id for freeze_id, known in self.freezes.items() if known is None)),
+            tuple(sorted((name, s.until is None, s.deaths) for name, s in self.suspects.items())),
         )
 
     # ---- epoch and log ---------------------------------------------------------------------------------------------

@@ -15,12 +15,14 @@ from effectsvc.store.effect_commands import (
     ReleaseReply,
     RenewReply,
 )
+from effectsvc.store.keys import subject_of
 from effectsvc.testing.model.calls import Calls, History, counts_from
 from effectsvc.testing.model.cell import Said, number_of
 from effectsvc.testing.model.effect import Effect, Part, Run
+from effectsvc.testing.model.suspicion import Suspicions
 
 
-class EffectOperations(Calls):
+class EffectOperations(Calls, Suspicions):
     """What the client and the worker that runs the effect send."""
 
     # ---- propose ---------------------------------------------------------------------------------------------------
@@ -210,6 +212,7 @@ class EffectOperations(Calls):
         executor: str,
         wall_ms: int,
         max_age_ms: int | None,
+        apart: bool,
         limits: Limits,
         decision: str,
         entry: bytes,
@@ -239,6 +242,11 @@ class EffectOperations(Calls):
         under_key = e.state is State.UNKNOWN and e.rerun == "idempotent_write"
         if under_key and max_age_ms is not None and e.first is not None and self.now - e.first > max_age_ms:
             return r.KeyExpired(self.now - e.first)
+        match self.suspicion(subject_of(e.tool, e.args)):
+            case "quarantined":
+                return r.Quarantined()
+            case "suspected" if not apart:
+                return r.Suspected()
         if not self.holds_claim(e, intent):
             return r.ClaimLost(self.intents.get(intent, ""))
         if number_of(token) > 1:
@@ -380,6 +388,7 @@ class EffectOperations(Calls):
         by: str,
         reason: str,
         over: bool,
+        died: str,
         next: str,  # noqa: A002  # the header's word
         rule: str,
         delay_ms: int,
@@ -398,13 +407,18 @@ class EffectOperations(Calls):
             return r.Already(e.state)
         if by == "sweep" and not ended and not over:
             return r.LeaseLives(e.lease or 0)
+        quarantined = bool(died) and self.note_death(e, died, entry)
         if over:
             e.over(number_of(token))
         if e.late is not None:
             return r.Committed(*self._as_the_evidence_says(e, entry))
+        if quarantined:
+            reason, next = "quarantined", "review" if next == "rerun" else next  # noqa: A001  # the header's word
         # The lease of a worker's own overrun lives on; what the sweep speaks for has ended.
         keep_lease = by == "worker" and not over
-        return r.Unknown(*self._leave_unknown(e, reason, next, rule, delay_ms, entry, keep_lease=keep_lease))
+        said = self._leave_unknown(e, reason, next, rule, delay_ms, entry, keep_lease=keep_lease)
+        e.needs_review = e.needs_review or quarantined
+        return r.Unknown(*said)
 
     def _leave_unknown(
         self,

@@ -59,13 +59,20 @@ class EvidenceOperations(EffectOperations):
     def _told_late(self, e: Effect, answer: str, moved: tuple[str, str], entry: bytes) -> Said:
         return self.append("late", answer, entry, rule="late_evidence", moved=moved)
 
-    def over(self, *, effect_id: str, number: int, how: str, entry: bytes) -> OverReply:
+    def over(self, *, effect_id: str, number: int, how: str, after_ms: int, entry: bytes) -> OverReply:
         """Any state: the attempt can act no more."""
         e = self.effects.get(effect_id)
         if e is None:
             return r.Gone()
         if number not in e.executors:
             return r.Already(e.state)
+        if how == "presumed":
+            lease = e.lease or 0
+            presumed_at = max(lease, e.since + after_ms)
+            if e.state is not State.UNKNOWN or max(lease, presumed_at) > self.now:
+                return r.StillAlive(presumed_at)
+        if how in ("lock_free", "exit_status"):
+            self.note_death(e, "process", entry)
         e.over(number)
         if e.token is not None and number_of(e.token) == number:
             # A pending effect stays in the sweep's sight: it marks it unknown.

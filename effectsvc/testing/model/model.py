@@ -20,7 +20,7 @@ from effectsvc.testing.model.evidence_operations import EvidenceOperations
 from effectsvc.testing.model.waiting_operations import WaitingOperations
 
 _FLAGS: Final = frozenset(
-    {"needs_call", "halts_any", "halts", "over", "force", "last", "attempt_over", "exclusive", "leaving"}
+    {"apart", "needs_call", "halts_any", "halts", "over", "force", "last", "attempt_over", "exclusive", "leaving"}
 )
 _OPTIONAL_NUMBERS: Final = frozenset({"max_age_ms", "deadline_ms", "patience_ms"})
 _TAILS: Final[Mapping[str, str]] = {

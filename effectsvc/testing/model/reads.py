@@ -48,6 +48,8 @@ def _hash(model: Model, key: str) -> dict[str, bytes]:
             found = {name: " ".join(ids) for name, ids in model.switches.items()}
         case "freezes":
             found = {name: "\n".join(known) if known else "ended" for name, known in model.freezes.items()}
+        case "deaths":
+            found = {name: str(s.deaths) for name, s in model.suspects.items() if s.deaths}
         case "counts":
             found = {name: str(count) for name, count in model.counts().items()}
         case "catalogue":
@@ -110,10 +112,16 @@ def _members(model: Model, key: str) -> list[str]:
     raise _unknown_key(key)
 
 
-def _scores(model: Model, key: str) -> list[tuple[int, str]]:
+def _scores(model: Model, key: str) -> list[tuple[float, str]]:
     """Members of a sorted set with their scores, in the set's order."""
     kind, _, tail = key.partition(":")
-    scored = {"halted": model.halted, "live": model.live.get(tail, {}), "asked": model.asked.get(tail, {})}.get(kind)
+    scored: Mapping[str, float] | None
+    match kind:
+        case "suspects":
+            scored = {name: float("inf") if s.until is None else s.until for name, s in model.suspects.items()}
+        case _:
+            known = {"halted": model.halted, "live": model.live.get(tail, {}), "asked": model.asked.get(tail, {})}
+            scored = known.get(kind)
     if scored is None:
         try:
             scored = model.waiting(key)

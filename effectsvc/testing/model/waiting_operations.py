@@ -220,7 +220,9 @@ class WaitingOperations(Calls):
         if e.state not in (State.PROPOSED, State.UNKNOWN) or e.attempt != attempt:
             return r.Taken(e.state)
         if e.state is State.UNKNOWN:
-            return r.Unknown(*self._keep_unknown(e, rule, next, delay_ms, "approval", layer, entry))
+            said = self._keep_unknown(e, rule, next, delay_ms, "approval", layer, entry)
+            e.needs_review = e.needs_review or rule == "quarantined"
+            return r.Unknown(*said)
         moved = self.move(e, State.HELD)
         self._forget_approvals(e)
         e.rule, e.layer, e.render, e.expires = rule, layer, render or None, self.now + ttl_ms
@@ -313,7 +315,8 @@ class WaitingOperations(Calls):
         if len(e.approvers) < needed:
             said = self.append("approval", "waiting", entry, moved=(e.state, e.state))
             return r.Waiting(len(e.approvers), needed, *said)
-        e.approved, e.approved_until = this, e.expires
+        if e.rule != "quarantined":  # letting it go on is no approval of the call
+            e.approved, e.approved_until = this, e.expires
         moved = self.move(e, State.PROPOSED)
         e.clear("rule", "layer")
         self.enqueue(e, "lane", self.now)

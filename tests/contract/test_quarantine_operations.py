@@ -1,0 +1,216 @@
+"""What kills its process: suspected after one death, quarantined after three of its own; in both stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from effectsvc.store import replies as r
+from effectsvc.store.commands import Address, Command, Read, integer
+from effectsvc.store.keys import subject_of
+from effectsvc.store.sync_store import SyncStore
+from tests.contract.stage import LONG_MS, TOOL, Stage, digest
+from tests.contract.twin import Twin
+
+POISON = digest()
+"""The digest of the arguments that kill."""
+SUBJECT = subject_of(TOOL, POISON)
+SENDS_AGAIN = 2
+
+
+@pytest.fixture
+def twins(redis_url: str, cell_name: str) -> Iterator[Stage]:
+    """A stage whose every command goes to a server and to the model; at the end both cells are the same."""
+    with SyncStore(redis_url) as real:
+        twin = Twin(real, cell_name)
+        stage = Stage(twin, twin.commands)  # type: ignore[arg-type]  # it only sends
+        yield stage
+        twin.compare(stage.addresses)
+
+
+def poison(stage: Stage) -> Address:
+    """A fresh effect of the tool with the arguments that kill."""
+    return stage.propose(args=POISON)
+
+
+def begin(stage: Stage, at: Address, number: int = 1, *, apart: bool = False) -> Any:
+    token = f"{stage.epoch[:16]}:{number}:{digest()[:16]}"
+    command = stage.commands.begin(
+        at, token=token, lease_ms=LONG_MS, executor="x", wall_ms=1, decision=digest(), entry=b"begin", apart=apart
+    )
+    reply = stage.send(command)
+    return token if isinstance(reply, r.Granted) else reply
+
+
+def death(
+    stage: Stage, at: Address, token: str, died: str, *, next_step: str = "lookup", by: str = "worker"
+) -> Command[Any]:
+    return stage.commands.mark_unknown(
+        at,
+        token=token,
+        by=by,
+        reason="process_died",
+        over=True,
+        died=died,
+        next_step=next_step,
+        rule="idempotent_write",
+        delay_ms=0,
+        entry=b"outcome",
+    )
+
+
+def dies(stage: Stage, died: str, *, next_step: str = "lookup") -> Address:
+    """A fresh effect that begins in a child, and whose process dies."""
+    at = poison(stage)
+    token = begin(stage, at, apart=True)
+    for _ in range(SENDS_AGAIN):
+        stage.send(death(stage, at, token, died, next_step=next_step))
+    return at
+
+
+def quarantine(stage: Stage) -> None:
+    for _ in range(3):
+        dies(stage, "child")
+
+
+def ends(stage: Stage) -> str | None:
+    """Until when the pair is suspected, as the server holds it."""
+    raw = stage.send(Read(("ZSCORE", stage.commands.keys.suspects, SUBJECT), lambda raw: raw))
+    return None if raw is None else raw.decode()
+
+
+def test_after_a_death_beside_others_it_begins_in_a_child_process_only(twins: Stage) -> None:
+    dies(twins, "process")
+    at = poison(twins)
+    assert begin(twins, at) == r.Suspected()
+    assert twins.state(at) == "proposed"
+    assert isinstance(begin(twins, at, apart=True), str)
+
+
+def test_other_arguments_of_the_same_tool_are_not_suspected(twins: Stage) -> None:
+    dies(twins, "process")
+    assert isinstance(begin(twins, twins.propose()), str)
+
+
+def test_deaths_beside_others_never_quarantine(twins: Stage) -> None:
+    """Which of those that ran in the process killed it, nobody knows."""
+    for _ in range(5):
+        dies(twins, "process")
+    assert isinstance(begin(twins, poison(twins), apart=True), str)
+
+
+def test_the_third_death_of_its_own_child_quarantines_it_once(twins: Stage) -> None:
+    """The same death told again counts once; the third is an entry of its own."""
+    dies(twins, "child")
+    dies(twins, "child")
+    assert isinstance(begin(twins, poison(twins), apart=True), str)
+    third = dies(twins, "child")
+    fields = twins.fields(third)
+    assert (fields["state"], fields["reason"], fields["needs_review"]) == ("unknown", "quarantined", "1")
+    assert ends(twins) == "inf"
+    assert [e["answer"] for e in twins.log() if e["type"] == "quarantine"] == ["quarantined"]
+    assert begin(twins, poison(twins), apart=True) == r.Quarantined()
+    assert begin(twins, poison(twins)) == r.Quarantined()
+
+
+def test_what_is_quarantined_in_doubt_does_not_run_again_and_is_looked_up_if_it_can_be(twins: Stage) -> None:
+    dies(twins, "child")
+    dies(twins, "child")
+    by_key = dies(twins, "child", next_step="rerun")
+    assert twins.queues(by_key) == {"unknown", "open"}
+    looked_up = poison(twins)
+    assert begin(twins, looked_up, apart=True) == r.Quarantined()
+    twins.send(twins.commands.lift(subject=SUBJECT, entry=b"lift"))
+    for _ in range(2):
+        dies(twins, "child")
+    assert "lookup" in twins.queues(dies(twins, "child"))
+
+
+def test_what_is_met_in_quarantine_is_held_and_in_doubt_it_stays_unknown_for_a_person(twins: Stage) -> None:
+    doubtful = dies(twins, "process", next_step="rerun")
+    quarantine(twins)
+    assert begin(twins, doubtful, 2, apart=True) == r.Quarantined()
+    kept = twins.send(twins.hold(doubtful, attempt=1, rule="quarantined"))
+    assert isinstance(kept, r.Unknown)
+    assert twins.fields(doubtful)["needs_review"] == "1"
+    assert twins.fields(doubtful)["reason"] == "quarantined"
+    waiting = poison(twins)
+    assert isinstance(twins.send(twins.hold(waiting, rule="quarantined")), r.Escalated)
+    assert twins.state(waiting) == "held"
+
+
+def test_a_release_counts_from_zero_and_is_said_once(twins: Stage) -> None:
+    quarantine(twins)
+    lift = twins.commands.lift(subject=SUBJECT, entry=b"lift")
+    first, second = twins.twice(lift)
+    assert (first.was, second) == ("quarantined", r.NotSuspected())
+    assert ends(twins) is None
+    dies(twins, "child")
+    dies(twins, "child")
+    assert isinstance(begin(twins, poison(twins), apart=True), str)
+
+
+def test_letting_a_held_effect_go_on_is_no_approval_of_the_call(twins: Stage) -> None:
+    """A quarantine that is released must not stand in for the people whom the call still needs."""
+    at = poison(twins)
+    assert isinstance(twins.send(twins.hold(at, rule="quarantined")), r.Escalated)
+    command = twins.commands.approve(
+        at, args=POISON, render="", policy="", approver="pat", requester="", needed=1, entry=b"approval"
+    )
+    first, second = twins.twice(command)
+    assert isinstance(first, r.Approved)
+    assert second == r.Already("proposed")
+    assert "approved" not in twins.fields(at)
+    assert twins.queues(at) == {"lane", "open"}
+
+
+def test_a_process_that_is_found_dead_later_is_a_death_too(twins: Stage) -> None:
+    """Its lease ended first, and its lock file was seen to be free only then."""
+    at = poison(twins)
+    twins.mark(at, begin(twins, at), over=False)
+    assert ends(twins) is None
+    command = twins.commands.over(at, number=1, how="lock_free", entry=b"over")
+    twins.twice(command)
+    assert begin(twins, poison(twins)) == r.Suspected()
+
+
+def test_an_attempt_that_merely_ended_makes_nothing_suspected(twins: Stage) -> None:
+    at = poison(twins)
+    twins.mark(at, begin(twins, at), over=False)
+    twins.send(twins.commands.over(at, number=1, how="ended", entry=b"over"))
+    assert ends(twins) is None
+
+
+def test_a_suspicion_ends_after_a_day_and_is_forgotten_with_the_next_death(stage: Stage) -> None:
+    """On the server alone: a day is not waited for, its end is brought nearer."""
+    dies(stage, "child")
+    dies(stage, "child")
+    day = float(ends(stage) or 0) - stage.now_ms()
+    assert 86_300_000 < day <= 86_400_000
+    stage.send(Read(("ZADD", stage.commands.keys.suspects, 1, SUBJECT), integer))
+    assert isinstance(begin(stage, poison(stage)), str)
+    assert isinstance(stage.send(stage.commands.lift(subject=SUBJECT, entry=b"lift")), r.NotSuspected)
+    other = stage.propose()
+    stage.send(death(stage, other, begin(stage, other), "process"))
+    assert ends(stage) is None
+    assert stage.send(stage.commands.hash_fields(stage.commands.keys.deaths)) == {}
+
+
+def test_an_attempt_is_presumed_over_only_after_the_silence_that_its_contract_names(twins: Stage) -> None:
+    """Counted from when the effect became unknown, and never while its lease is renewed."""
+    at = twins.propose()
+    token = begin(twins, at)
+    presumed = twins.commands.over(at, number=1, how="presumed", after_ms=0, entry=b"over")
+    assert isinstance(twins.send(presumed), r.StillAlive)
+    twins.mark(at, token, over=False)
+    living = twins.send(presumed)
+    assert isinstance(living, r.StillAlive), "its lease lives"
+    twins.send(twins.commands.renew(at.effect_id, token=token, lease_ms=-1))
+    patient = twins.commands.over(at, number=1, how="presumed", after_ms=LONG_MS, entry=b"over")
+    assert isinstance(twins.send(patient), r.StillAlive)
+    twins.wait_past(twins.now_ms())
+    assert isinstance(twins.send(presumed), r.Over)
+    assert (twins.last()["type"], twins.last()["rule"]) == ("over", "presumed")
+    assert ends(twins) is None
