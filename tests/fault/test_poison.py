@@ -1,0 +1,130 @@
+"""A tool that kills its process every time, among others that do not: a real pool, and the operator's verbs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from effectsvc.cli.app import app
+from effectsvc.client import AsyncEffectClient, EffectHandle, Run
+from effectsvc.core.effect import Caller
+from effectsvc.stack import Stack
+from effectsvc.store.commands import Commands, Read, text_map
+from effectsvc.store.keys import CellKeys
+from effectsvc.store.sync_store import SyncStore
+from tests.acceptance.deployment import PROJECT, soon
+from tests.fault import poison_tools
+
+SHORT_LEASE = {"EFFECTSVC_LEASE_S": "2.5", "EFFECTSVC_STORE_STALL_S": "1"}
+"""So that a death is seen within a test."""
+BYSTANDERS = 3
+REASON = ("--reason", "the library was mended")
+
+
+@dataclass
+class Pool:
+    """Two workers under a supervisor, and what a test sees of them."""
+
+    stack: Stack
+    store: SyncStore
+    directory: Path
+
+    def fields(self, effect: EffectHandle) -> dict[str, str]:
+        return self.store.send(Commands(CellKeys("effects")).effect_fields(effect.effect_id))
+
+    def runs(self, tool: str) -> list[int]:
+        """The processes in which a tool ran, oldest first."""
+        ledger = self.directory / "runs"
+        lines = [line.split() for line in ledger.read_text().splitlines()] if ledger.exists() else []
+        return [int(pid) for name, _, pid in lines if name == tool]
+
+    def entries(self, kind: str) -> list[dict[str, Any]]:
+        log = self.store.send(Read(("XRANGE", CellKeys("effects").log, "-", "+"), list))
+        fields = [text_map(raw) for _, raw in log]
+        return [each | json.loads(each["e"]) for each in fields if each["type"] == kind]
+
+    def say(self, *words: str, exit_code: int = 0) -> list[dict[str, Any]]:
+        """What an operator's command prints as JSON."""
+        environment = self.stack.environment | {"EFFECTSVC_ACTOR": "pat"}
+        result = CliRunner().invoke(app, [*words, "--json"], env=environment, catch_exceptions=False)
+        assert result.exit_code == exit_code, result.output
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Pool]:
+    environment = {"PYTHONPATH": str(PROJECT), poison_tools.DIRECTORY_NAME: str(tmp_path)} | SHORT_LEASE
+    with Stack(tmp_path / "stack", tools=poison_tools.PLACE, workers=0, port=0, environment=environment) as stack:
+        stack.start_process("pool", "worker", "--processes", "2")
+        stack.wait_until_served(["poison", "bystander"])
+        with SyncStore(stack.server.url) as store:
+            yield Pool(stack, store, tmp_path)
+
+
+async def started(pool: Pool, run: Run) -> list[EffectHandle]:
+    """Bystanders, all of them inside their call."""
+    calls = [
+        run.propose("bystander", {"case": str(n), "wait": True}, tool_call_id=f"wait_{n}") for n in range(BYSTANDERS)
+    ]
+    effects = list(await asyncio.gather(*calls))
+    await soon(lambda: len(pool.runs("bystander")) == BYSTANDERS, "the bystanders run")
+    return effects
+
+
+async def test_what_kills_its_process_is_quarantined_bystanders_are_not_and_the_pool_lives(pool: Pool) -> None:
+    """One worker dies, then three children; then it is kept, with what is proposed anew, until a person releases it."""
+    async with AsyncEffectClient(pool.stack.settings(), tools=poison_tools.tools) as client:
+        run = await client.run(tenant_id="acme", run_id="run_1", caller=Caller(agent_id="atlas"))
+        bystanders = await started(pool, run)
+        first = await run.propose("poison", {"case": "p"}, tool_call_id="call_1")
+        await soon(lambda: pool.fields(first).get("reason") == "quarantined", "it is quarantined")
+        kept = pool.fields(first)
+        assert (kept["state"], kept["needs_review"], kept["attempt"]) == ("unknown", "1", "4")
+        deaths = pool.runs("poison")
+        assert len(deaths) == len(set(deaths)) == 4
+        in_workers = set(pool.runs("bystander")[:BYSTANDERS])
+        assert deaths[0] in in_workers or not in_workers & set(deaths), "only the first ran in a worker"
+        assert not in_workers & set(deaths[1:]), "it ran again beside others"
+
+        # Those that died with it run again, in children, and come to their end.
+        results = [await effect.wait(timeout=60) for effect in bystanders if pool.fields(effect)["attempt"] != "1"]
+        assert {result.status for result in results} <= {"ok"}
+        assert not in_workers & set(pool.runs("bystander")[BYSTANDERS:])
+
+        # What is proposed anew is held and says why; other arguments of the same tool may run, and kill on their own.
+        again = await run.call("poison", {"case": "p"}, tool_call_id="call_2", timeout=30)
+        assert (again.status, again.error and again.error.code) == ("pending", "quarantined")
+        assert len(pool.runs("poison")) == 4
+        other = await run.call("bystander", {"case": "other"}, tool_call_id="call_3", timeout=30)
+        assert other.ok, "the pool lives"
+
+        # The operator's verbs.
+        quarantined = [each for each in pool.say("quarantine", "list") if each["standing"] == "quarantined"]
+        assert [(each["tool"], each["deaths"]) for each in quarantined] == [("poison", 3)]
+        assert (quarantined[0]["held"], quarantined[0]["unknown"]) == ([again.effect.effect_id], [first.effect_id])
+        subject = quarantined[0]["subject"]
+        (foreseen,) = pool.say("quarantine", "release", subject, *REASON, "--dry-run")
+        assert foreseen["answer"] == "would_release"
+        assert len(pool.runs("poison")) == 4
+        (pool.directory / "healed").touch()
+        (released,) = pool.say("quarantine", "release", again.effect.effect_id, *REASON, "--yes")
+        assert (released["answer"], released["held"]) == ("released", {"proposed": 1})
+        assert pool.say("quarantine", "release", subject, *REASON, "--yes")[0]["answer"] == "already_released"
+        held = await run.effect(tool_call_id="call_2")
+        assert held is not None
+        await soon(lambda: pool.fields(held)["state"] == "committed", "what was held goes on")
+        said = pool.entries("quarantine")
+        assert [entry["answer"] for entry in said] == ["quarantined", "lifted"]
+        assert (said[1]["actor"], said[1]["reason"], said[1]["tool"]) == ("pat", REASON[1], "poison")
+
+        # In doubt it is for a person, who may now let it run again.
+        pool.say("effects", "resolve", first.effect_id, "--run-again", *REASON, "--yes")
+        assert (await first.wait(timeout=30)).ok
+    assert pool.stack.ended() == {}
