@@ -102,7 +102,7 @@ def read_sent(schema: Schema, raw: RawArguments) -> SentArguments | ArgumentsRef
     except CanonicalError as fault:
         return ArgumentsRefused("unreadable_arguments", (fault.message,))
     if len(canonical) > MAX_ARGUMENT_BYTES:
-        return _invalid(f"arguments: larger than {MAX_ARGUMENT_BYTES} bytes")
+        return _too_large(stripped)
     wrong = problems(schema, stripped)
     if wrong:
         return ArgumentsRefused("invalid_arguments", wrong)
@@ -194,6 +194,12 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(_: str) -> Any:
     raise _UnreadableError("arguments: a number that is not finite")
+
+
+def _too_large(values: Mapping[str, Any]) -> ArgumentsRefused:
+    """Names the largest of the fields, all of which the schema knows."""
+    largest = max(values, key=lambda name: len(canonical_arguments({name: values[name]})))
+    return _invalid(f"{largest}: with it the arguments are larger than {MAX_ARGUMENT_BYTES} bytes")
 
 
 def _invalid(problem: str) -> ArgumentsRefused:

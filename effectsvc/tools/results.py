@@ -37,13 +37,14 @@ def store_result(contract: ToolContract, value: object) -> StoredResult:
         return StoredResult(orjson.dumps(record), digest(raw), "")
     try:
         raw = to_json(value, by_alias=True)
+        plain = orjson.loads(raw)  # NaN, a number or a nesting beyond what readers take: nobody could read it
     except (PydanticSerializationError, ValueError, RecursionError):
         record.update(data=None, result_error="not_serialisable")
         return StoredResult(orjson.dumps(record), digest(b"null"), "")
     if len(raw) > contract.max_result_bytes:
         record.update(data=None, truncated=True, full_bytes=len(raw), full_digest=digest(raw))
         if isinstance(value, str | BaseModel | Mapping):
-            record["data"] = _shortened(value, contract.max_result_bytes)
+            record["data"] = _shortened(plain, contract.max_result_bytes)
     else:
         record["data"] = orjson.Fragment(raw)
     return StoredResult(orjson.dumps(record), digest(raw), _reference(value))
@@ -58,9 +59,8 @@ def _reference(value: object) -> str:
     return ref if isinstance(ref, str) and len(ref.encode()) <= MAX_REF_BYTES else ""
 
 
-def _shortened(value: object, limit: int) -> Any:
+def _shortened(plain: Any, limit: int) -> Any:
     """Strings cut so that the whole fits: each gets an equal share of the limit, with a marker that says how long."""
-    plain = orjson.loads(to_json(value, by_alias=True))
     texts = [0]
 
     def count(node: Any) -> None:
