@@ -186,7 +186,11 @@ def test_values_that_json_cannot_hold_are_unreadable() -> None:
 @given(
     st.dictionaries(
         st.sampled_from(["case_id", "count", "weight", "from", "ghost"]),
-        st.text(max_size=4) | st.integers() | st.floats() | st.none(),
+        # A whole float beyond 2^53 is written as an integer, which a host's JSON text may not hold.
+        st.text(max_size=4)
+        | st.integers()
+        | st.floats().filter(lambda x: not x.is_integer() or abs(x) < 2**53)
+        | st.none(),
     )
 )
 def test_reading_what_was_read_changes_nothing(raw: dict[str, Any]) -> None:
