@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from effectsvc.store import replies as r
-from effectsvc.store.commands import Address, Command, Read, integer
-from effectsvc.store.keys import subject_of
+from effectsvc.store.commands import Address, Command, Commands, Read, integer
+from effectsvc.store.keys import CellKeys, subject_of
 from effectsvc.store.sync_store import SyncStore
 from tests.contract.stage import LONG_MS, TOOL, Stage, digest
 from tests.contract.twin import Twin
+from tests.fault.guards import without
 
 POISON = digest()
 """The digest of the arguments that kill."""
@@ -65,6 +66,7 @@ def dies(stage: Stage, died: str, *, next_step: str = "lookup") -> Address:
     """A fresh effect that begins in a child, and whose process dies."""
     at = poison(stage)
     token = begin(stage, at, apart=True)
+    assert isinstance(token, str), token
     for _ in range(SENDS_AGAIN):
         stage.send(death(stage, at, token, died, next_step=next_step))
     return at
@@ -214,3 +216,55 @@ def test_an_attempt_is_presumed_over_only_after_the_silence_that_its_contract_na
     assert isinstance(twins.send(presumed), r.Over)
     assert (twins.last()["type"], twins.last()["rule"]) == ("over", "presumed")
     assert ends(twins) is None
+
+
+# ---- each guard taken out of its script ------------------------------------------------------------------------------
+
+SUSPICION = "if suspected == 'quarantined' or (suspected and apart ~= '1') then return { suspected } end\n"
+OWN_DEATHS = "if died == 'child' and redis.call"
+ANY_DEATH = "if redis.call"
+IN_REVIEW = "if next == 'rerun' then next = 'review' end\n"
+NO_APPROVAL = "if f[8] ~= 'quarantined' then redis.call"
+LIVES = "if state ~= 'unknown' or lease > now or presumed_at > now then return { 'alive', int(presumed_at) } end\n"
+
+
+@pytest.mark.parametrize(
+    ("case", "operation", "guard", "instead"),
+    [
+        (test_after_a_death_beside_others_it_begins_in_a_child_process_only, "begin", SUSPICION, ""),
+        (test_the_third_death_of_its_own_child_quarantines_it_once, "begin", SUSPICION, ""),
+        (test_deaths_beside_others_never_quarantine, "mark_unknown", OWN_DEATHS, ANY_DEATH),
+        (
+            test_what_is_quarantined_in_doubt_does_not_run_again_and_is_looked_up_if_it_can_be,
+            "mark_unknown",
+            IN_REVIEW,
+            "",
+        ),
+        (
+            test_letting_a_held_effect_go_on_is_no_approval_of_the_call,
+            "approve",
+            NO_APPROVAL,
+            "if true then redis.call",
+        ),
+        (
+            test_an_attempt_is_presumed_over_only_after_the_silence_that_its_contract_names,
+            "over",
+            LIVES,
+            "",
+        ),
+    ],
+    ids=lambda value: value.__name__.removeprefix("test_") if callable(value) else "",
+)
+def test_each_case_goes_red_without_its_guard(
+    case: Callable[[Stage], None],
+    operation: str,
+    guard: str,
+    instead: str,
+    redis_url: str,
+    cell_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the server alone, whose script lacks it: the model still has it."""
+    without(monkeypatch, operation, guard, instead)
+    with SyncStore(redis_url) as store, pytest.raises(AssertionError):
+        case(Stage(store, Commands(CellKeys(cell_name))))
