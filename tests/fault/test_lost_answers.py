@@ -25,6 +25,7 @@ from effectsvc import Absent, EffectContext, Found, ToolRegistry
 from effectsvc.core.outcome import LookupAnswer
 from effectsvc.core.states import State
 from effectsvc.testing import FakeProvider, Workbench
+from effectsvc.tools.verdicts import NotHappened, verdict_of
 
 GIVE_UP_S = 0.3
 """How long the clients wait for an answer."""
@@ -197,3 +198,19 @@ async def test_an_answer_that_arrives_is_committed_at_once(provider: FakeProvide
         await bench.work()
         assert (await effect.status()).ok
         assert sum(provider.ledger.values()) == 1
+
+
+@pytest.mark.parametrize("wrong", ["silent", "reset", "500", "garbage"])
+async def test_each_case_goes_red_when_errors_are_taken_for_proof(
+    provider: FakeProvider, url: str, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guard is the verdict: without it, what nobody listed reads as not done."""
+
+    def trusting(contract: Any, ended: Any, **seen: Any) -> Any:
+        if ended.kind == "raised":
+            return NotHappened("not_attempted", "raised", "none")
+        return verdict_of(contract, ended, **seen)
+
+    monkeypatch.setattr("effectsvc.execution.verdict_of", trusting)
+    with pytest.raises(AssertionError, match="UNKNOWN"):
+        await test_a_lost_answer_is_unknown_then_found_and_done_once(provider, url, by_httpx, wrong)
