@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from effectsvc.cli.output import AsJson, DryRun, Exit, Reason, Yes, actor, confirm, emit, fail, print_table, say
+from effectsvc.cli.output import (
+    AsJson,
+    DryRun,
+    Exit,
+    Reason,
+    Yes,
+    actor,
+    check_actor_may_decide,
+    confirm,
+    emit,
+    fail,
+    print_table,
+    say,
+)
 
 if TYPE_CHECKING:
     from effectsvc.cli.operator import Loaded, Operator
@@ -113,6 +126,7 @@ def release(
     from effectsvc.store import replies as r
 
     with Operator() as operator:
+        check_actor_may_decide(required=operator.settings.require_verified_actor)
         subject = _named(operator, subject)
         standing = _standings(operator).get(subject)
         kept = _kept(operator).get(subject, [])
