@@ -33,7 +33,7 @@ from effectsvc.core.effect import Caller
 from effectsvc.core.outcome import NotAttempted, OutcomeUnknown
 from effectsvc.executor_files import ExecutorLock
 from effectsvc.tools.arguments import ArgumentsRefused
-from effectsvc.tools.connections import HttpConnections
+from effectsvc.tools.connections import HttpConnections, warm_up
 from effectsvc.tools.context import EffectContext, PartPhase, SyncEffectContext
 from effectsvc.tools.error_rule import dotted_name
 from effectsvc.tools.registry import ToolRegistry, load_registry
@@ -50,6 +50,7 @@ _LINUX: Final = sys.platform == "linux"
 
 def serve(control_handle: int) -> NoReturn:
     """The whole life of the fork server: until the worker closes the control socket, by will or by death."""
+    warm_up()  # once, for all children: in each, it would pass within the time of its first call
     _Server(socket.socket(fileno=control_handle)).serve()
     os._exit(0)
 

@@ -50,6 +50,8 @@ class Attempt:
     granted: r.Granted
     child: Child | None = None
     """The process that runs the body, where it does not run in this one: its lock file is what proves it dead."""
+    suspected: bool = False
+    """It runs there because a process died before."""
 
 
 def always() -> bool:
@@ -95,7 +97,10 @@ async def execute(
     try:
         reached(At.WORKER_AFTER_BEGIN, effect_id)
         verdict = await _run(x, attempt)
-        return await close(x, attempt, verdict)
+        word = await close(x, attempt, verdict)
+        if attempt.suspected and not (isinstance(verdict, Unclear) and verdict.reason == "process_died"):
+            await x.survived(ready)  # or each later attempt would take the slower way, too
+        return word
     except Exception:  # whatever it is, it goes on: only the attempt is told to be over
         x.broke(attempt)
         raise
@@ -115,7 +120,10 @@ async def _begin(x: Executor, ready: Ready) -> Attempt | str:
     if ready.tool.isolation == "process":
         return await _begin_apart(x, ready)
     attempt = await _ask(x, ready, x.executor_id, None)
-    return await _begin_apart(x, ready) if attempt == "suspected" else attempt
+    if attempt != "suspected":
+        return attempt
+    attempt = await _begin_apart(x, ready)
+    return attempt if isinstance(attempt, str) else replace(attempt, suspected=True)
 
 
 async def _begin_apart(x: Executor, ready: Ready) -> Attempt | str:

@@ -7,6 +7,7 @@ takes one effect through it, `session.py` many.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -23,7 +24,7 @@ from effectsvc.core.fault_points import At, reached
 from effectsvc.core.identity import parse_attempt_token
 from effectsvc.core.outcome import OutcomeUnknown
 from effectsvc.errors import SettingsError, StoreError, StoreUnavailable
-from effectsvc.execution import Attempt, close, now_ms
+from effectsvc.execution import Attempt, Ready, close, now_ms
 from effectsvc.executor_files import ExecutorLock, MarkFile, Spool, SpooledOutcome, state_dir
 from effectsvc.hooks import Authorizer
 from effectsvc.isolation import Ended, Isolation
@@ -35,7 +36,7 @@ from effectsvc.settings import Settings
 from effectsvc.store import replies as r
 from effectsvc.store.async_store import AsyncStore
 from effectsvc.store.commands import Address, BeginReply, Begun, Command, Commands, Read, raw_bytes
-from effectsvc.store.keys import CellKeys
+from effectsvc.store.keys import CellKeys, subject_of
 from effectsvc.store.safety import check_server
 from effectsvc.tools.context import EffectContext, PartPhase, make_context
 from effectsvc.tools.contract import ContractFacts
@@ -369,6 +370,14 @@ class Executor:
         """The pipe of an attempt has ended; the lease is kept only for one that overran and still lives."""
         if attempt.token not in {task.get_name() for task in self.overruns}:
             self.keeper.drop(attempt.ready.at.effect_id, attempt.token)
+
+    async def survived(self, ready: Ready) -> None:
+        """A suspect ran in a child process and did not kill it: it may run beside others again."""
+        facts = {"effect": ready.at.effect_id, "tool": ready.effect.tool, "reason": "survived"}
+        entry = note_entry("quarantine", by=self.executor_id, at_ms=now_ms(), facts=facts)
+        subject = subject_of(ready.effect.tool, ready.effect.args)
+        with contextlib.suppress(StoreError):  # it stays suspected, which costs time only
+            await self.store.send(self.commands.lift(subject=subject, by="survived", entry=entry))
 
     def after_unknown(self, contract: ContractFacts, tries: int) -> tuple[str, str]:
         """What is due for an unknown effect: (`rerun`, rule) under a named rule, `lookup`, or `review` by a person."""

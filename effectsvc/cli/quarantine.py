@@ -145,7 +145,7 @@ def release(
         # The digest stays out of the log, where digests are keyed by tenant: the tool, and the effects' own entries.
         tool = subject.rpartition(":")[0]
         entry = operator.note("quarantine", tool=tool, effects=[each.effect_id for each in held], reason=reason)
-        answer = operator.send(operator.commands.lift(subject=subject, entry=entry))
+        answer = operator.send(operator.commands.lift(subject=subject, by="operator", entry=entry))
         words = Counter(_let_go(operator, each, reason) for each in held)
     word = "released" if isinstance(answer, r.Lifted) else "already_released"
     emit({**record, "answer": word, "held": dict(words)}, as_json=as_json, text=word)

@@ -172,10 +172,13 @@ class CellCommands(CommandBuilder):
         k = self.keys
         return self._make(_READ["thaw"], "thaw", (k.meta, k.log, k.switches, k.freezes), (freeze_id, by, entry))
 
-    def lift(self, *, subject: str, entry: bytes) -> Command[LiftReply]:
-        """Ends the quarantine, or the suspicion, of `keys.subject_of(tool, args)`."""
+    def lift(self, *, subject: str, by: str, entry: bytes) -> Command[LiftReply]:
+        """Ends the suspicion of `keys.subject_of(tool, args)`, or its quarantine.
+
+        `by` is `operator` or `survived` (a worker saw it end in a child process alive, which ends suspicions only).
+        """
         k = self.keys
-        return self._make(_READ["lift"], "lift", (k.meta, k.log, k.suspects, k.deaths), (subject, entry))
+        return self._make(_READ["lift"], "lift", (k.meta, k.log, k.suspects, k.deaths), (subject, by, entry))
 
     # ---- lanes -----------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -52,6 +53,12 @@ class HttpConnections:
         client, self._sync_client = self._sync_client, None
         if client is not None:
             client.close()
+
+
+def warm_up() -> None:
+    """Imports httpx and reads the certificates that it trusts, where it is installed: half a second of a first call."""
+    with contextlib.suppress(ContractError):
+        _http().trusted()
 
 
 def _http() -> ModuleType:

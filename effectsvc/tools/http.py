@@ -19,10 +19,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
@@ -264,7 +266,7 @@ def sync_client() -> httpx.Client:
     """A client for any number of threads."""
     _keep_urls_out_of_logs()
     return httpx.Client(
-        transport=_DeadlineTransport(verify=_trusted(), trust_env=False, limits=_LIMITS),
+        transport=_DeadlineTransport(verify=trusted(), trust_env=False, limits=_LIMITS),
         follow_redirects=False,
         trust_env=False,
         cookies=_no_cookies(),
@@ -284,8 +286,14 @@ def _settle_sniffio() -> None:
         sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 
-def _trusted() -> ssl.SSLContext:
+def trusted() -> ssl.SSLContext:
+    """The certificates that are trusted: read once, since that takes 30 ms, and a child has a client for each call."""
     # The certificate files that SSL_CERT_FILE and SSL_CERT_DIR name are all that is taken from the environment.
+    return _trusted_by(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+
+
+@lru_cache(maxsize=4)
+def _trusted_by(file: str | None, directory: str | None) -> ssl.SSLContext:
     return httpx.create_ssl_context(trust_env=True)
 
 
@@ -301,7 +309,7 @@ class _SplitTransport(httpx.AsyncBaseTransport):
     """
 
     def __init__(self) -> None:
-        self._verify = _trusted()
+        self._verify = trusted()
         self._pools: list[httpx.AsyncHTTPTransport] = []
         self._in_use: list[int] = []
 

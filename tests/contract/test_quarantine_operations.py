@@ -124,7 +124,7 @@ def test_what_is_quarantined_in_doubt_does_not_run_again_and_is_looked_up_if_it_
     assert twins.queues(by_key) == {"unknown", "open"}
     looked_up = poison(twins)
     assert begin(twins, looked_up, apart=True) == r.Quarantined()
-    twins.send(twins.commands.lift(subject=SUBJECT, entry=b"lift"))
+    twins.send(twins.commands.lift(subject=SUBJECT, by="operator", entry=b"lift"))
     for _ in range(2):
         dies(twins, "child")
     assert "lookup" in twins.queues(dies(twins, "child"))
@@ -145,13 +145,24 @@ def test_what_is_met_in_quarantine_is_held_and_in_doubt_it_stays_unknown_for_a_p
 
 def test_a_release_counts_from_zero_and_is_said_once(twins: Stage) -> None:
     quarantine(twins)
-    lift = twins.commands.lift(subject=SUBJECT, entry=b"lift")
+    lift = twins.commands.lift(subject=SUBJECT, by="operator", entry=b"lift")
     first, second = twins.twice(lift)
     assert (first.was, second) == ("quarantined", r.NotSuspected())
     assert ends(twins) is None
     dies(twins, "child")
     dies(twins, "child")
     assert isinstance(begin(twins, poison(twins), apart=True), str)
+
+
+def test_a_worker_that_saw_it_survive_ends_a_suspicion_and_no_quarantine(twins: Stage) -> None:
+    survived = twins.commands.lift(subject=SUBJECT, by="survived", entry=b"lift")
+    dies(twins, "child")
+    dies(twins, "child")
+    assert isinstance(twins.send(survived), r.Lifted)
+    assert isinstance(begin(twins, poison(twins)), str)
+    quarantine(twins)
+    assert twins.send(survived) == r.NotSuspected()
+    assert begin(twins, poison(twins), apart=True) == r.Quarantined()
 
 
 def test_letting_a_held_effect_go_on_is_no_approval_of_the_call(twins: Stage) -> None:
@@ -193,7 +204,7 @@ def test_a_suspicion_ends_after_a_day_and_is_forgotten_with_the_next_death(stage
     assert 86_300_000 < day <= 86_400_000
     stage.send(Read(("ZADD", stage.commands.keys.suspects, 1, SUBJECT), integer))
     assert isinstance(begin(stage, poison(stage)), str)
-    assert isinstance(stage.send(stage.commands.lift(subject=SUBJECT, entry=b"lift")), r.NotSuspected)
+    assert isinstance(stage.send(stage.commands.lift(subject=SUBJECT, by="operator", entry=b"lift")), r.NotSuspected)
     other = stage.propose()
     stage.send(death(stage, other, begin(stage, other), "process"))
     assert ends(stage) is None

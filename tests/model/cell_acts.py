@@ -45,9 +45,9 @@ class CellActs(Machine):
         frozen = sorted(i for ids in self.cell["switches"].values() for i in ids.split()) or sorted(FREEZES)
         self.send(self.commands.thaw(freeze_id=frozen[which % len(frozen)], by=by, entry=b"thaw"))
 
-    @act(tool=one_of(TOOLS), args=one_of(ARGS), weight=2)
-    def lift(self, tool: str, args: str) -> None:
-        self.send(self.commands.lift(subject=subject_of(tool, args), entry=b"lift"))
+    @act(tool=one_of(TOOLS), args=one_of(ARGS), by=one_of(["operator", "survived"]), weight=2)
+    def lift(self, tool: str, args: str, by: str) -> None:
+        self.send(self.commands.lift(subject=subject_of(tool, args), by=by, entry=b"lift"))
 
     @act(
         marks=one_of([(), (1,), (1, 10_000)]),

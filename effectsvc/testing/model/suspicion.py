@@ -52,10 +52,10 @@ class Suspicions(Cell):
             self.append("quarantine", "quarantined", entry, rule="process_died")
         return quarantined
 
-    def lift(self, *, subject: str, entry: bytes) -> LiftReply:
-        """Ends a quarantine or a suspicion; deaths count from zero."""
+    def lift(self, *, subject: str, by: str, entry: bytes) -> LiftReply:
+        """Ends a suspicion, or by a person a quarantine; deaths count from zero."""
         was = self.suspicion(subject)
-        if was is None:
+        if was is None or (by != "operator" and was == "quarantined"):
             return r.NotSuspected()
         del self.suspects[subject]
-        return r.Lifted(was, *self.append("quarantine", "lifted", entry, rule=was))
+        return r.Lifted(was, *self.append("quarantine", "lifted", entry, rule=by))
