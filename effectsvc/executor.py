@@ -24,10 +24,11 @@ from effectsvc.core.fault_points import At, reached
 from effectsvc.core.identity import parse_attempt_token
 from effectsvc.core.outcome import OutcomeUnknown
 from effectsvc.errors import SettingsError, StoreError, StoreUnavailable
-from effectsvc.execution import Attempt, Ready, close, now_ms
+from effectsvc.execution import Attempt, close, now_ms
 from effectsvc.executor_files import ExecutorLock, MarkFile, Spool, SpooledOutcome, state_dir
 from effectsvc.hooks import Authorizer
 from effectsvc.isolation import Ended, Isolation
+from effectsvc.judging import Ready
 from effectsvc.leases import LeaseKeeper
 from effectsvc.policy.tool_policy import Policy
 from effectsvc.policy_in_force import PolicyInForce

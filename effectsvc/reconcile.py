@@ -140,7 +140,7 @@ async def tell_what_is_over(x: Executor, effect: Effect, at: Address, alive: str
     From silence alone something is concluded only where the contract says `presumed_dead_after_s`; the script looks
     whether it has been silent for so long.
     """
-    tool = x.registry.get(effect.tool)
+    tool = x.tool(effect.tool)
     presumed_s = tool.contract.presumed_dead_after_s if tool is not None else None
     for number in alive.split():
         executor = effect.fields.get(f"x{number}", "")
