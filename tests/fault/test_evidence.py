@@ -96,8 +96,6 @@ async def test_bounds_used_up_after_a_lost_answer_and_a_refused_connection_leave
             provider_key_ttl_s=3600.0,
             intent=("case_id",),
             max_attempts=2,
-            timeout_s=SETTLE_S,
-            settle_s=SETTLE_S,
         )
         async def ask(args: Ask, ctx: EffectContext) -> Sent:
             if ctx.attempt == 2:
