@@ -17,16 +17,19 @@ from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 import orjson
-from pydantic_core import PydanticSerializationError, from_json, to_json
+from pydantic import TypeAdapter
+from pydantic_core import from_json, to_json
 
-from effectsvc.core.outcome import NotAttempted, NotFound, OutcomeUnknown, Partial, Rejected
+from effectsvc.core.outcome import NotAttempted, NotFound, OutcomeUnknown, Partial, Rejected, Source, Sourced
 from effectsvc.tools.error_rule import dotted_name, status_of
+from effectsvc.tools.hygiene import as_json
 
 _LENGTHS: Final = struct.Struct("!II")
 MAX_BODY: Final = 64 << 20
 """Four times the largest result that a contract may allow (16 MiB), so that one too large is still told by its size."""
 MAX_LINKS: Final = 16
 """Of an error's chain; a longer one is a loop or a traceback nobody reads."""
+_SOURCES: Final = TypeAdapter(tuple[Source, ...])
 MAX_RETRY_AFTER: Final = 64
 """Characters: seconds or a date."""
 
@@ -101,19 +104,19 @@ def pack_answer(value: object, **facts: Any) -> bytes:
             header["shape"] = "partial"
             header["parts"] = [value.completed_parts, value.pending_parts, value.provider_ref]
             content = value.data
+        case Sourced():
+            header["shape"], content = "sourced", value.data
+            header["sources"] = [to_json(value.sources).decode(), value.conflicting]
         case _:
             header["shape"], content = "plain", value
-    try:
-        body = to_json(content, by_alias=True)
-        if len(body) <= MAX_BODY:
-            return pack(header, body)
-    except (PydanticSerializationError, ValueError, RecursionError):
-        pass
-    return pack({**header, "shape": "lost"} if header["shape"] == "plain" else header)
+    body = as_json(content)
+    if body is not None and len(body) <= MAX_BODY:
+        return pack(header, body)
+    return pack({**header, "shape": "lost"} if header["shape"] in ("plain", "sourced") else header)
 
 
 def unpack_answer(frame: Frame) -> Any:
-    """What the body returned: JSON values, NotFound, Partial or NotCarried."""
+    """What the body returned: JSON values, Sourced, NotFound, Partial or NotCarried."""
     try:
         content = from_json(frame.body) if frame.body else None
     except ValueError:  # deeper than the reader goes
@@ -124,6 +127,9 @@ def unpack_answer(frame: Frame) -> Any:
         case "partial":
             completed, pending, ref = frame.header["parts"]
             return Partial(tuple(completed), tuple(pending), data=content, provider_ref=ref)
+        case "sourced":
+            sources, is_conflicting = frame.header["sources"]
+            return Sourced(content, _SOURCES.validate_json(sources), conflicting=is_conflicting)
         case "lost":
             return NotCarried(type_name=frame.header["type"])
         case _:

@@ -300,7 +300,9 @@ async def close(x: Executor, attempt: Attempt, verdict: Verdict) -> str:
     """Writes how the attempt ended. An outcome that the store cannot take now goes to the spool and is told later."""
     match verdict:
         case Happened(value):
-            return await _commit(x, attempt, store_result(attempt.ready.tool.contract, value))
+            contract = attempt.ready.tool.contract
+            result = store_result(contract, value, hygiene=x.registry.hygiene, at_ms=x.wall_ms())
+            return await _commit(x, attempt, result)
         case NotHappened():
             return await _release(x, attempt, verdict)
         case Unclear():

@@ -43,7 +43,7 @@ from effectsvc.tools.context import EffectContext, PartPhase, make_context
 from effectsvc.tools.contract import ContractFacts
 from effectsvc.tools.credentials import ActingIdentity, identity_of, resolver_of
 from effectsvc.tools.registry import ToolRegistry
-from effectsvc.tools.results import StoredResult
+from effectsvc.tools.results import StoredResult, clean_reference
 from effectsvc.tools.tool import Tool
 from effectsvc.tools.verdicts import Happened, verdict_of
 from effectsvc.version import __version__
@@ -342,7 +342,9 @@ class Executor:
         entry = note_entry("part", by=self.executor_id, at_ms=now_ms(), facts=facts)
         reached(At.WORKER_BEFORE_PART, at.effect_id)
         reply = await self.store.send(
-            self.commands.progress(at.effect_id, token=token, part=name, phase=phase, ref=ref[:64], entry=entry)
+            self.commands.progress(
+                at.effect_id, token=token, part=name, phase=phase, ref=clean_reference(ref[:64]), entry=entry
+            )
         )
         reached(At.WORKER_AFTER_PART, at.effect_id)
         if isinstance(reply, r.Stale | r.Gone):

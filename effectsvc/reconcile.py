@@ -25,7 +25,7 @@ from effectsvc.tools.arguments import ArgumentsRefused
 from effectsvc.tools.context import EffectContext, SyncEffectContext, boot_now_s
 from effectsvc.tools.credentials import identity_of_lookup, resolver_of
 from effectsvc.tools.error_rule import dotted_name
-from effectsvc.tools.results import store_result
+from effectsvc.tools.results import clean_reference, store_result
 from effectsvc.tools.signature import is_async
 from effectsvc.tools.tool import Tool
 
@@ -235,7 +235,7 @@ async def _report(
     contract = tool.contract
     if isinstance(answer, Found):
         x.prober.done(at.effect_id, effect.attempt)
-        result = store_result(contract, answer.data)
+        result = store_result(contract, answer.data, hygiene=x.registry.hygiene, at_ms=x.wall_ms())
         entry = _entry(x, effect, "found", evidence=result.digest)
         resolve = x.commands.resolve(
             at,
@@ -243,7 +243,7 @@ async def _report(
             by="lookup",
             to="committed",
             digest=short(result.digest),
-            ref=(answer.provider_ref or result.provider_ref)[:64],
+            ref=clean_reference(answer.provider_ref) or result.provider_ref,
             result=result.stored,
             entry=entry,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,7 +20,8 @@ from effectsvc.core.states import FINAL, State
 from effectsvc.errors import ContractError
 from effectsvc.store import replies as r
 from effectsvc.store.evidence_commands import ResolveReply
-from effectsvc.tools.results import MAX_REF_BYTES, StoredResult, store_result
+from effectsvc.tools.hygiene import Hygiene
+from effectsvc.tools.results import MAX_REF_BYTES, StoredResult, store_answer, store_result
 from effectsvc.tools.tool import Tool
 
 MAX_RESULT_BYTES: Final = 1 << 20
@@ -83,15 +85,18 @@ def _read_result(operator: Operator, name: str, path: Path) -> StoredResult:
     if tool is None:
         if len(raw) > MAX_RESULT_BYTES:
             fail(f"the result has {len(raw)} bytes; at most {MAX_RESULT_BYTES} are stored.", Exit.USAGE)
-        plain = orjson.dumps(orjson.loads(raw))
-        return StoredResult(orjson.dumps({"status": "ok", "data": orjson.Fragment(plain)}), digest(plain), "")
+        return store_answer(json.loads(raw), limit=MAX_RESULT_BYTES, max_age_s=None, hygiene=Hygiene(), at_ms=_now_ms())
     try:
         value = TypeAdapter(tool.contract.output_model).validate_json(raw)
     except ValidationError as error:
         # Field names only: what stands in them may be anybody's.
         places = sorted({str(each["loc"][0]) if each["loc"] else "$" for each in error.errors()})
         fail(f"the result does not fit what {name!r} answers: see {', '.join(places)}.", Exit.REFUSED)
-    return store_result(tool.contract, value)
+    return store_result(tool.contract, value, hygiene=operator.registry().hygiene, at_ms=_now_ms())
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _tool(operator: Operator, name: str) -> Tool[Any, Any] | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import orjson
 
 from effectsvc.client.refusals import refused_result
-from effectsvc.core.canonical import short
+from effectsvc.core.canonical import hex_digest, short
 from effectsvc.core.decision import note_entry
 from effectsvc.core.effect import Payload
 from effectsvc.core.fault_points import At, reached
@@ -20,6 +20,7 @@ from effectsvc.core.identity import provider_key
 from effectsvc.core.outcome import EffectRecord, Replay, ToolError, ToolResult, status_for_state
 from effectsvc.core.states import FINAL, State
 from effectsvc.store.commands import Address
+from effectsvc.tools.results import show_result
 
 if TYPE_CHECKING:
     from effectsvc.client.async_client import AsyncEffectClient
@@ -322,15 +323,24 @@ def _result_of(
         not_found=answer.get("status") == "not_found",
         retryable=bound in ("max_attempts", "max_elapsed") or fields.get("rule") in ("rate_limited",),
     )
-    metadata = {
+    metadata: dict[str, Any] = {
         name: fields[name] for name in ("rule", "layer", "proof", "bound", "reason", "again_of") if name in fields
     }
+    shown = show_result(
+        answer,
+        tool=fields.get("tool", ""),
+        ref=fields.get("ref", ""),
+        result_digest=hex_digest(fields["result"]) if "result" in fields else "",
+        now_ms=time.time_ns() // 1_000_000,
+    )
     return ToolResult(
         status=status,
-        data=answer.get("data"),
+        data=shown.data,
+        source_refs=shown.source_refs,
+        tags=shown.tags,
         effect=record,
         error=_error_of(state, fields, withheld=withheld),
-        metadata=metadata,
+        metadata=metadata | shown.facts,
     )
 
 

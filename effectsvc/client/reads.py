@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -27,7 +26,7 @@ from effectsvc.core.decision import (
     outcome_entry,
 )
 from effectsvc.core.identity import args_digest, call_claim_digest, new_nonce
-from effectsvc.core.outcome import Replay, SourceRef, ToolError, ToolResult
+from effectsvc.core.outcome import Replay, ToolError, ToolResult
 from effectsvc.errors import ContractError
 from effectsvc.hooks import HookAnswer, RunFacts, Unavailable, Where, ask_authorizer, ask_checks
 from effectsvc.isolation import Isolation
@@ -41,8 +40,9 @@ from effectsvc.tools.arguments import ArgumentsRefused, SentArguments
 from effectsvc.tools.context import EffectContext, SyncEffectContext, boot_now_s
 from effectsvc.tools.contract import PublishedContract
 from effectsvc.tools.credentials import identity_of, resolver_of
+from effectsvc.tools.hygiene import Hygiene
 from effectsvc.tools.intent import acting_subject
-from effectsvc.tools.results import StoredResult, store_result
+from effectsvc.tools.results import StoredResult, show_result, store_result
 from effectsvc.tools.tool import Tool
 from effectsvc.tools.verdicts import Happened, NotHappened, Unclear, Verdict, verdict_of
 from effectsvc.version import __version__
@@ -261,7 +261,7 @@ async def _close(
     stored: StoredResult | None = None
     match verdict:
         case Happened(value):
-            stored = store_result(tool.contract, value)
+            stored = store_result(tool.contract, value, hygiene=_hygiene(run), at_ms=_wall_ms())
             outcome, reason, error_type = "returned", "returned", "none"
         case NotHappened():
             outcome, reason, error_type = "raised", verdict.code, verdict.error_type
@@ -280,7 +280,7 @@ async def _close(
         error_type=error_type,
         result_digest=stored.digest if stored else "none",
     )
-    result = _with_provenance(contract, stored) if stored else b""
+    result = _with_provenance(stored) if stored else b""
     await run.client.store.send(
         run.client.commands.close_read(
             call, rule=reason, result=result, digest=short(stored.digest) if stored else "", entry=entry
@@ -302,28 +302,29 @@ async def _close(
     )
 
 
-def _with_provenance(contract: PublishedContract, stored: StoredResult) -> bytes:
-    """The stored record with when and what was read, so that a replay tells the same."""
+def _with_provenance(stored: StoredResult) -> bytes:
+    """The stored record with the read's own digest and reference, so that a replay tells the same."""
     record = orjson.loads(stored.stored)
-    record.update(retrieved_ms=_wall_ms(), digest=stored.digest, ref=stored.provider_ref, tool=contract.name)
+    record.update(digest=stored.digest, ref=stored.provider_ref)
     return orjson.dumps(record)
+
+
+def _hygiene(run: Run) -> Hygiene:
+    assert run.client.tools is not None, "a read runs here only where its code is"
+    return run.client.tools.hygiene
 
 
 def _result(contract: PublishedContract, stored: bytes, *, replay: Replay) -> ToolResult[Any]:
     record = orjson.loads(stored)
-    source = SourceRef(
-        tool=contract.name,
-        provider=contract.name,
-        ref=record["ref"] or record["digest"][:16],
-        retrieved_at=datetime.fromtimestamp(record["retrieved_ms"] / 1000, UTC),
-        digest=record["digest"],
-        tags=("untrusted",),
+    shown = show_result(
+        record, tool=contract.name, ref=record["ref"], result_digest=record["digest"], now_ms=_wall_ms()
     )
     return ToolResult(
         status=record["status"],
-        data=record.get("data"),
-        source_refs=(source,),
-        metadata={"replay": replay} if replay != "none" else {},
+        data=shown.data,
+        source_refs=shown.source_refs,
+        tags=shown.tags,
+        metadata=shown.facts | ({"replay": replay} if replay != "none" else {}),
     )
 
 

@@ -144,6 +144,17 @@ def short(value: str | bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
 
 
+def hex_digest(shortened: str) -> str:
+    """The 64 hex digits of a digest that `short` made. Raises ContractError if it is none."""
+    try:
+        raw = base64.urlsafe_b64decode(shortened + "=")
+    except ValueError:
+        raw = b""
+    if len(raw) != hashlib.sha256().digest_size:
+        raise ContractError("not a shortened SHA-256 digest", next_step="Pass what `short` gave.")
+    return raw.hex()
+
+
 # --- the quick way: plain types under ASCII keys, looked at a container at a time
 
 

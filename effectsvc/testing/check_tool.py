@@ -176,7 +176,7 @@ async def _caller_lacks_scope(check: _Check, name: str) -> Case:
 
 
 async def _injection_text(check: _Check, name: str) -> Case:
-    """What the provider says stays a JSON string inside `data`, and within the limit."""
+    """What the provider says stays a JSON string inside `data`, within the limit, and is tagged."""
     said = [INJECTION, INJECTION * (LIMIT_BYTES // len(INJECTION) + 2)]
     limits = [check.contract.max_result_bytes, LIMIT_BYTES]
     came = 0
@@ -194,9 +194,10 @@ async def _injection_text(check: _Check, name: str) -> Case:
             if len(orjson.dumps(result.data)) > limit:
                 return Case(name, "violated", f"the stored data is longer than max_result_bytes, {limit}")
             came += text in _texts(result.data)
-    through = "the provider's words are stored as JSON text" if came else "none of the provider's words are stored"
-    why = f"{through}, and cut at the limit; this version has no gate that screens or tags them (not checked)"
-    return Case(name, "held", why)
+            if text in _texts(result.data) and not {"untrusted", "addresses_model"} <= set(result.tags):
+                return Case(name, "violated", "the provider's words are not tagged")
+    through = "the provider's words are stored as JSON text and tagged" if came else "none of its words are stored"
+    return Case(name, "held", f"{through}, and cut at the limit")
 
 
 async def _record_stale_or_missing(check: _Check, name: str) -> Case:

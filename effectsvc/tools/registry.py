@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, over
 
 from pydantic import BaseModel
 
-from effectsvc.core.outcome import NotFound, Partial
+from effectsvc.core.outcome import NotFound, Partial, Sourced
 from effectsvc.errors import ContractError
 from effectsvc.tools.contract import ErrorRule, Intent, RateLimit, ToolContract
 from effectsvc.tools.credentials import CredentialResolver
+from effectsvc.tools.hygiene import Hygiene
 from effectsvc.tools.signature import default_isolation, read_signature
 from effectsvc.tools.strictness import Approval, DataClassification, RetryClass, Reversibility
 from effectsvc.tools.tool import AsyncTool, SyncTool, Tool
@@ -102,10 +103,20 @@ class ToolDecorator:
     ) -> AsyncTool[InT, ModelT, ModelT]: ...
     @overload
     def __call__(
-        self, function: Callable[[InT, EffectContext], Coroutine[Any, Any, OutT | NotFound | Partial[Any]]]
+        self,
+        function: Callable[[InT, EffectContext], Coroutine[Any, Any, Sourced[OutT] | NotFound | Partial[Any]]],
+    ) -> AsyncTool[InT, OutT, Sourced[OutT] | NotFound | Partial[Any]]: ...
+    @overload
+    def __call__(
+        self,
+        function: Callable[[InT, EffectContext], Coroutine[Any, Any, OutT | NotFound | Partial[Any]]],
     ) -> AsyncTool[InT, OutT, OutT | NotFound | Partial[Any]]: ...
     @overload
     def __call__(self, function: Callable[[InT, Any], ModelT]) -> SyncTool[InT, ModelT, ModelT]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[InT, Any], Sourced[OutT] | NotFound | Partial[Any]]
+    ) -> SyncTool[InT, OutT, Sourced[OutT] | NotFound | Partial[Any]]: ...
     @overload
     def __call__(
         self, function: Callable[[InT, Any], OutT | NotFound | Partial[Any]]
@@ -133,10 +144,15 @@ class ToolDecorator:
 class ToolRegistry:
     """Tool name -> tool, in the order of declaration. One version of a tool per registry."""
 
-    def __init__(self, *, credentials: CredentialResolver | None = None) -> None:
-        """`credentials` is where `ctx.credentials` gets what a tool acts with."""
+    def __init__(self, *, credentials: CredentialResolver | None = None, hygiene: Hygiene | None = None) -> None:
+        """`credentials` is where `ctx.credentials` gets what a tool acts with.
+
+        `hygiene` is how the tools' answers are redacted and screened before they are stored or shown; a project adds
+        rules of its own by `Hygiene(redactors=(*BUILT_IN_REDACTORS, mine))`.
+        """
         self._tools: dict[str, Tool[Any, Any]] = {}
         self.credentials = credentials
+        self.hygiene = hygiene or Hygiene()
 
     def effect(self, **fields: Unpack[DeclaredFields]) -> ToolDecorator:
         """Declare a tool that acts on a provider. The keywords are the contract's fields."""

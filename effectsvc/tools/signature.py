@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from effectsvc.core.outcome import NotFound, Partial
+from effectsvc.core.outcome import NotFound, Partial, Sourced
 from effectsvc.errors import ContractError
 
 _SHAPE: Final = "Write it as `async def {name}(args: YourModel, ctx: EffectContext) -> YourAnswer`."
@@ -23,7 +23,7 @@ _DEFERRED: Final = (AsyncIterable, Awaitable, Future, Generator, Iterator)
 
 @dataclass(frozen=True)
 class Signature:
-    """A tool function's input model, output type (without NotFound and Partial), and whether it is async."""
+    """A tool function's input model, output type (without NotFound, Partial and Sourced), and whether it is async."""
 
     input_model: type[BaseModel]
     output_model: Any
@@ -130,17 +130,24 @@ def _refuse_deferred_type(name: str, returned: Any) -> None:
 
 
 def _without_outcomes(name: str, returned: Any) -> Any:
-    """The answer's own type: what is left of a union without NotFound and Partial."""
+    """The answer's own type: what is left of a union without NotFound, Partial and the wrapping of Sourced."""
     members = get_args(returned) if get_origin(returned) in {Union, UnionType} else (returned,)
-    left = [member for member in members if (get_origin(member) or member) not in {NotFound, Partial}]
+    left = [_bare(member) for member in members if (get_origin(member) or member) not in {NotFound, Partial}]
     if not left:
         raise ContractError(
             f"Tool {name!r} returns nothing but NotFound or Partial.",
             next_step="Name the model of its answer too.",
         )
-    if len(left) == len(members):
+    if left == list(members):
         return returned
     return Union[tuple(left)]  # noqa: UP007 - the members are known only here
+
+
+def _bare(member: Any) -> Any:
+    """Of `Sourced[Model]` the model: sources are no part of the answer's own type."""
+    if member is Sourced:
+        return Any
+    return get_args(member)[0] if get_origin(member) is Sourced else member
 
 
 def _evaluated(function: Callable[..., Any], annotation: Any, scope: dict[str, Any], what: str) -> Any:

@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from effectsvc.core.outcome import NotAttempted, OutcomeUnknown, Partial, Rejected
+from effectsvc.core.outcome import NotAttempted, OutcomeUnknown, Partial, Rejected, Sourced
 from effectsvc.isolation import Ended
 from effectsvc.tools.contract import ToolContract
 from effectsvc.tools.error_rule import dotted_name, is_a
@@ -124,10 +124,11 @@ def _returned(value: object) -> Verdict:
     if isinstance(value, Partial):
         parts = (value.completed_parts, value.pending_parts)
         return Unclear("partial", "none", over=True, provider_ref=value.provider_ref or "", parts=parts)
-    if is_deferred(value):
-        if inspect.iscoroutine(value):
-            value.close()  # never awaited, and not to be
-        return Unclear("deferred_result", dotted_name(type(value)), over=True)
+    answer = value.data if isinstance(value, Sourced) else value
+    if is_deferred(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()  # never awaited, and not to be
+        return Unclear("deferred_result", dotted_name(type(answer)), over=True)
     return Happened(value)
 
 
