@@ -111,7 +111,7 @@ async def test_what_no_gate_asks_for_is_said_to_be_unchecked() -> None:
     report = await checked(charging(provider, required_scopes=("case:write",)), provider)
     assert report["caller_lacks_scope"].verdict == "held"
     assert "case:write" in report["caller_lacks_scope"].why
-    assert "not checked" in report["injection_text"].why
+    assert "stored as JSON text and tagged" in report["injection_text"].why
 
 
 async def test_a_tool_that_sends_again_by_itself_after_a_time_out_is_caught() -> None:
@@ -237,7 +237,7 @@ async def test_a_tool_that_repeats_none_of_the_providers_words_is_told_so() -> N
     provider = FakeProvider(honours_keys=True)
     report = await checked(charging(provider, body=silent), provider)
     assert report["injection_text"].verdict == "held"
-    assert report["injection_text"].why.startswith("none of the provider's words")
+    assert report["injection_text"].why.startswith("none of its words")
 
 
 async def test_a_tool_that_does_not_speak_to_this_provider_is_not_praised() -> None:

@@ -390,7 +390,7 @@ def test_the_decorators_keep_the_types_of_a_tool_for_mypy(tmp_path: Path) -> Non
         """
         from typing import Any, assert_type
         from pydantic import BaseModel
-        from effectsvc.core.outcome import NotFound, Partial, Absent
+        from effectsvc.core.outcome import NotFound, Partial, Absent, Sourced
         from effectsvc.tools.context import EffectContext
         from effectsvc.tools.contract import ErrorRule
         from effectsvc.tools.registry import ToolRegistry
@@ -416,6 +416,10 @@ def test_the_decorators_keep_the_types_of_a_tool_for_mypy(tmp_path: Path) -> Non
         async def listed(args: Ask, ctx: EffectContext) -> list[Sent] | Partial[list[Sent]]:
             return []
 
+        @tools.read(purpose="p", use_when="u", do_not_use_when="d", result_means="r")
+        async def sourced(args: Ask, ctx: EffectContext) -> Sourced[Sent] | NotFound:
+            return NotFound()
+
         @send.lookup
         async def lookup(key: str, args: Ask, ctx: EffectContext) -> Absent:
             return Absent()
@@ -423,6 +427,7 @@ def test_the_decorators_keep_the_types_of_a_tool_for_mypy(tmp_path: Path) -> Non
         assert_type(send, AsyncTool[Ask, Sent, Sent])
         assert_type(find, SyncTool[Ask, Sent, Sent | NotFound | Partial[Any]])
         assert_type(listed, AsyncTool[Ask, list[Sent], list[Sent] | NotFound | Partial[Any]])
+        assert_type(sourced, AsyncTool[Ask, Sent, Sourced[Sent] | NotFound | Partial[Any]])
         whole: Tool[Ask, Sent] = send
         async def call(ctx: EffectContext) -> None:
             assert_type(await send(Ask(x=1), ctx), Sent)
