@@ -47,7 +47,7 @@ class Bench(Workbench):
         """The attempt with this token says that it happened, and what the provider answered."""
         tool = self.tools.get("ask")
         assert tool is not None
-        result = store_result(tool.contract, Sent(provider_ref="ext_1"))
+        result = store_result(tool.contract, Sent(provider_ref="ext_1"), hygiene=self.tools.hygiene, at_ms=1)
         entry = note_entry("late", by="cut-off", at_ms=1, facts={"effect": effect_id})
         await self.executor.tell_late(self.address(effect_id), token, result, entry)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
+import orjson
 from pydantic_core import from_json, to_json
 
 from effectsvc.tools.hygiene.decode import malformed_count
@@ -115,6 +116,8 @@ def cleaned(raw: bytes, *, limit: int, hygiene: Hygiene, keep: str = "") -> Clea
     try:
         if pass_.reads(raw, limit):
             data = pass_.run(raw, limit)
+        if data is not None:
+            orjson.loads(data)  # a number or a nesting beyond what readers take: nobody could read it back
     except _RuleFailed:
         return Cleaned(None, pass_.tags(), pass_.facts(), "redaction_failed")
     except (ValueError, RecursionError):
