@@ -60,6 +60,8 @@ SLOW: Final[dict[Victim, int]] = {"reconciler": 0, "worker": 1, "relay": 2, "cli
 """Which rounds take longest; begun first, so that none is left at the end."""
 ALONE: Final = 4
 """One stage of so many has a server that may be killed: its rounds are a fifth of all, and of middling length."""
+CALLER_STARTS_S: Final = 120.0
+"""A second of a core, on a machine that may have none to spare for long: no round is to fail by that."""
 LOOK_S: Final = 0.1
 TOOL: Final = "charge"
 """Irreversible, at a provider that honours no keys: a second one would be seen."""
@@ -212,8 +214,11 @@ def _played(stage: Stage, square: Square, order: int) -> Round:
     try:
         return _round(stage, square, order)
     except EffectsvcError as error:
-        stage.faults.forget()
         return Round(square, order, stage.state(order), stage.written(order), failed=error.message)
+    finally:
+        stage.end_callers()
+        stage.all_go_on()
+        stage.provider.go_on(order)
 
 
 def _round(stage: Stage, square: Square, order: int) -> Round:
@@ -249,7 +254,9 @@ def _begun(stage: Stage, square: Square, order: int) -> int:
         point = WORKERS_POINTS.get(place, At.WORKER_BEFORE_TOOL)
     stage.faults.arm(point, "stall", effect_id=effect_id)
     if square.victim == "client":
-        return stage.start_caller(order, TOOL).pid
+        caller = stage.start_caller(order, TOOL)
+        stage.until(lambda: stage.state(order) or not stage.lives(caller), "it proposes", within_s=CALLER_STARTS_S)
+        return caller
     stage.propose(order, TOOL)
     return 0
 

@@ -178,6 +178,13 @@ class Stage:
         if self.lives(pid):
             os.kill(pid, signal.SIGCONT)
 
+    def all_go_on(self) -> None:
+        """Nobody is told to fail any more, and whoever stands still goes on."""
+        self.faults.forget()
+        for role in self._wanted:
+            for pid in self.pids(role):
+                self.go_on(pid)
+
     @contextlib.contextmanager
     def stopped(self, role: str) -> Iterator[None]:
         """Every process of the role stands still meanwhile."""
@@ -195,8 +202,8 @@ class Stage:
         self.stack.server.kill()
         self.stack.server.start()
 
-    def start_caller(self, order: int, tool: str) -> subprocess.Popen[bytes]:
-        """A client process that proposes the order and waits for it."""
+    def start_caller(self, order: int, tool: str) -> int:
+        """A client process that proposes the order and waits for it. Answers its process id."""
         command = [sys.executable, "-m", "effectsvc.chaos.caller", "--order", str(order), "--tool", tool]
         command += ["--effect", effect_of(order), "--wait-s", f"{2 * WITHIN_S:g}"]
         with (self.stack.directory / "logs" / f"{self.cell}-callers.log").open("ab") as log:
@@ -204,7 +211,16 @@ class Stage:
                 command, env=os.environ | self.stack.environment, stdin=subprocess.PIPE, stdout=log, stderr=log
             )
         self._callers.append(process)
-        return process
+        return process.pid
+
+    def end_callers(self) -> None:
+        """Kills those that are left."""
+        for caller in self._callers:
+            caller.kill()
+            caller.wait()
+            if caller.stdin is not None:
+                caller.stdin.close()
+        self._callers.clear()
 
     # ---- orders ----------------------------------------------------------------------------------------------------
 
@@ -304,12 +320,7 @@ class Stage:
     def stop(self) -> None:
         """Stops all that was started here. Safe to call again."""
         self.faults.disarm()
-        for caller in self._callers:
-            caller.kill()
-            caller.wait()
-            if caller.stdin is not None:
-                caller.stdin.close()
-        self._callers.clear()
+        self.end_callers()
         self._closing.close()
         for process in self.stack.processes.values():
             if process.poll() is None:
