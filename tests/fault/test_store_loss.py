@@ -16,6 +16,7 @@ from effectsvc.errors import StoreUnavailable
 from tests.acceptance.deployment import CALLER, case, soon, until
 from tests.fault.failover import Failover
 
+pytestmark = pytest.mark.timeout(300)  # several servers and hosts each; a busy machine is no defect
 INSIDE = {"fault": "slow_after_write:4000"}
 """The case system writes at once, and answers when another server is in force."""
 QUICK = {"EFFECTSVC_IDLE_S": "0.2", "EFFECTSVC_PATIENCE_S": "2"}
