@@ -57,8 +57,8 @@ class EffectHandle:
         self.result_scope = "caller"
         self.heard_since = 0
         """The notice connection on which its proposal was answered; 0 when this client did not propose it."""
-        self.is_earlier = False
-        """Whether an earlier effect (or an earlier send of this one) answers: what it brought is given again."""
+        self.earlier_state = ""
+        """Where the earlier effect (or earlier send of this one) that answers stood then; empty for a new effect."""
         self.accepted = False
         """Whether the store has told this client that the effect is there."""
         self.foreign = False

@@ -91,6 +91,8 @@ class Prepared:
     result_scope: str
     intent_key: str
     denial: Deny | None
+    replay_denial: Deny | None = None
+    """What refuses the answer of an earlier effect that is committed, where a new one would only ask a person."""
 
     @property
     def refusal(self) -> ToolResult[Any] | None:
@@ -115,10 +117,12 @@ async def prepare(run: Run, asked: Asked) -> Prepared:
     return prepare_under(run, asked, contract, run.client.catalogue.book)
 
 
-def prepare_under(run: Run, asked: Asked, contract: PublishedContract | None, book: Rulebook) -> Prepared:
-    """The proposal under one policy."""
+def prepare_under(
+    run: Run, asked: Asked, contract: PublishedContract | None, book: Rulebook, *, denial: Deny | None = None
+) -> Prepared:
+    """The proposal under one policy; a refused one by `denial`, where that is known already."""
     advice = advise(run, asked, contract, book)
-    verdict, sent, meaning = advice.verdict, advice.sent, None
+    verdict, sent, meaning = denial or advice.verdict, advice.sent, None
     if contract is not None and sent is not None:
         try:
             meaning = _meaning(run, asked, contract, sent)
@@ -134,7 +138,15 @@ def prepare_under(run: Run, asked: Asked, contract: PublishedContract | None, bo
         result_scope="caller" if contract is None else contract.result_scope,
         intent_key=meaning.intent if meaning is not None and not isinstance(verdict, Deny) else "",
         denial=verdict if isinstance(verdict, Deny) else None,
+        replay_denial=_replay_denial(verdict, rules),
     )
+
+
+def _replay_denial(verdict: Verdict, rules: ToolRules | None) -> Deny | None:
+    """With `replay_approval = "again"` an approval covers one answer: there is nobody to ask for a second one."""
+    if rules is None or not rules.asks_for_replays or not isinstance(verdict, Escalate):
+        return None
+    return Deny(approval_gate.RULE, approval_gate.LAYER, facts={"why": verdict.reason, "replay": True})
 
 
 def advise(run: Run, asked: Asked, contract: PublishedContract | None, book: Rulebook) -> Advice:

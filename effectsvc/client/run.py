@@ -24,6 +24,7 @@ from effectsvc.core.effect import Caller
 from effectsvc.core.fault_points import At, reached
 from effectsvc.core.identity import call_claim_digest, new_effect_id
 from effectsvc.core.outcome import ToolResult
+from effectsvc.core.states import State
 from effectsvc.errors import EpochChanged, ProposalUnanswered, RunConflict, StoreError, StoreUnavailable
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Proposal, ProposeReply, Read, raw_bytes
@@ -216,15 +217,19 @@ class Run:
 
     async def judged_again(self, prepared: Prepared, handle: EffectHandle) -> EffectHandle:
         """An earlier effect's answer is given again only under the policy of this moment: no worker judges a replay."""
-        if handle.refusal is not None or not handle.is_earlier:
+        if handle.refusal is not None or not handle.earlier_state:
             return handle
-        book = await self.client.catalogue.book_now()
-        if book is prepared.book:
-            return handle
+        book, anew = await self.client.catalogue.book_now(), prepared
         contract = await self.client.catalogue.get(prepared.asked.name)
         asked = replace(prepared.asked, effect_id=new_effect_id(now_ms=_wall_ms()), version=None)
-        anew = prepare_under(self, asked, contract, book)
-        return handle if anew.denial is None else await self.propose_prepared(anew)
+        if book is not prepared.book:
+            anew = prepare_under(self, asked, contract, book)
+        denial = anew.denial or (anew.replay_denial if handle.earlier_state == State.COMMITTED else None)
+        if denial is None:
+            return handle
+        refused = await self.propose_prepared(prepare_under(self, asked, contract, book, denial=denial))
+        handle.refusal = refused.refusal
+        return handle
 
     async def send(self, prepared: Prepared) -> EffectHandle:
         """Sends a prepared proposal until the claims that it meets are declared. Raises as `propose` does."""
@@ -257,7 +262,7 @@ class Run:
         match reply:
             case r.Proposed() | r.Held() | r.Exists():
                 handle.occurrence, handle.accepted = reply.occurrence, True
-                handle.is_earlier = isinstance(reply, r.Exists)
+                handle.earlier_state = reply.state if isinstance(reply, r.Exists) else ""
                 if isinstance(reply, r.Exists) and reply.state == "refused":
                     handle.refusal = refused_result(handle.effect_id, reply.rule, reply.layer, "")
             case r.Joined(how, effect_id):
@@ -267,7 +272,8 @@ class Run:
                     reply.occurrence,
                 )
                 handle.intent_key = ""
-                handle.foreign = handle.is_earlier = handle.accepted = True
+                handle.foreign = handle.accepted = True
+                handle.earlier_state = reply.state
             case r.Refused(rule, layer, detail):
                 if rule == "run_halted":
                     self.halt_reason = detail

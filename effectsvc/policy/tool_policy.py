@@ -117,7 +117,7 @@ class ToolPolicy(_Declared):
     approval_ttl_s: Seconds = 86_400.0
     """A day: whoever is on duty sees it once. Undecided past it is refused."""
     replay_approval: Literal["none", "again"] = "none"
-    """Whether a person is asked again before a stored answer is given again. No: nothing new happens."""
+    """`again`: a stored answer that a person agreed to is not given a second time. None: nothing new happens by it."""
     retry_class: RetryClass | None = None
     """Stricter than the contract's, never looser. Unset: the contract's."""
     on_unlisted_error: Literal["unknown"] | None = None

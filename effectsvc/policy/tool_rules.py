@@ -139,6 +139,7 @@ class ToolRules:
     approval: Approval
     conditions: tuple[Condition, ...]
     asks_when_irreversible: bool
+    asks_for_replays: bool
     approval_ttl_ms: int
     needs_call_id: bool
     refuses_ghosts: bool
@@ -177,6 +178,7 @@ class ToolRules:
             approval=approval,
             conditions=conditions,
             asks_when_irreversible=run.require_approval_for_irreversible and reversibility == "irreversible",
+            asks_for_replays=entry.replay_approval == "again",
             approval_ttl_ms=round(entry.approval_ttl_s * 1000),
             needs_call_id=run.require_tool_call_id and reversibility != "reversible",
             refuses_ghosts=entry.ghost_arguments == "refuse",

@@ -277,6 +277,19 @@ async def test_the_workflow_state_is_the_runs_own_at_begin() -> None:
     assert [each.account for each in desk.paid] == ["a-1"]
 
 
+async def test_a_stored_call_that_means_something_else_than_its_claims_does_not_run() -> None:
+    """Somebody has written other arguments into the store, by hand."""
+    desk = Desk()
+    async with Workbench(desk.tools) as bench:
+        effect = await (await bench.run()).propose("pay", ARGS, tool_call_id="call_1")
+        stored = bench.store.model.effects[effect.effect_id]
+        assert stored.payload is not None
+        stored.payload = stored.payload.replace(b"a-1", b"b-1")
+        await bench.work()
+        assert told(await effect.status())[:2] == ("denied", "intent_mismatch")
+    assert desk.paid == []
+
+
 async def test_log_only_allows_and_the_decision_names_the_rule() -> None:
     desk = Desk()
     lax = policy(entry(deny=("tester",), mode="log_only"))
@@ -461,8 +474,9 @@ async def test_a_worker_judges_by_the_policy_that_was_published_last() -> None:
     assert (proposed["policy_digest"], refused["policy_digest"]) == (first.digest, second.digest)
 
 
-async def test_a_committed_replay_is_refused_when_the_policy_now_denies() -> None:
-    """By the call's id, by the intent, and for a read: the stored answer is not given again, and that is recorded."""
+@pytest.mark.parametrize("replay", ["call", "intent", "same effect id", "read"])
+async def test_a_committed_replay_is_refused_when_the_policy_now_denies(replay: str) -> None:
+    """By the call's id, the intent, the effect's own id, and for a read: no client has heard of the new policy."""
     desk = Desk()
     async with Workbench(desk.tools, policy=policy(entry())) as bench:
         run, other = await bench.run("run_1"), await bench.run("run_2")
@@ -470,19 +484,48 @@ async def test_a_committed_replay_is_refused_when_the_policy_now_denies() -> Non
         await bench.work()
         assert (await effect.status()).ok
         assert (await run.call("look", ARGS, tool_call_id="read_1")).ok
-        assert (await run.call("pay", ARGS, tool_call_id="call_1")).ok, "a replay while the policy allows it"
+
+        async def again() -> ToolResult[Any]:
+            match replay:
+                case "call":
+                    return await run.call("pay", ARGS, tool_call_id="call_1")
+                case "intent":
+                    return await other.call("pay", ARGS, tool_call_id="call_9")
+                case "read":
+                    return await run.call("look", ARGS, tool_call_id="read_1")
+            resent = await run.propose("pay", ARGS, tool_call_id="call_1", effect_id=effect.effect_id)
+            return await resent.wait(timeout=1)
+
+        assert (await again()).ok, "while the policy allows it"
         await push(bench, policy(entry(deny=("tester",)), entry("look", deny=("tester",))))
-        replays = [
-            await run.call("pay", ARGS, tool_call_id="call_1"),
-            await other.call("pay", ARGS, tool_call_id="call_9"),
-            await (await run.propose("pay", ARGS, tool_call_id="call_1", effect_id=effect.effect_id)).wait(timeout=1),
-            await run.call("look", ARGS, tool_call_id="read_1"),
-        ]
-        refused = decisions(bench)
-    assert [told(each) for each in replays] == [("denied", "tool_denied", "2:policy")] * 4
-    assert all(each.data is None for each in replays)
-    assert len(refused) == 3, "the effect's own id was answered before: nothing new is recorded for it"
+        refused = await again()
+        entries = decisions(bench)
+    assert told(refused) == ("denied", "tool_denied", "2:policy")
+    assert refused.data is None
+    assert [each["rule_id"] for each in entries] == ["tool_denied"], "it is recorded"
     assert (len(desk.paid), len(desk.read)) == (1, 1)
+
+
+@pytest.mark.parametrize("again", ["none", "again"])
+async def test_an_approved_answer_is_given_again_unless_the_policy_wants_each_one_approved(again: Any) -> None:
+    """A status that is read by the handle is no replay; joining while it still waits is none either."""
+    desk, asking = Desk(), policy(entry(approval="always", replay_approval=again))
+    async with Workbench(desk.tools, policy=asking) as bench:
+        run = await bench.run()
+        effect = await run.propose("pay", ARGS, tool_call_id="call_1")
+        waiting = await run.propose("pay", ARGS, tool_call_id="call_1")
+        assert (waiting.refusal, waiting.effect_id) == (None, effect.effect_id)
+        await approve(bench, effect.effect_id, under=asking.digest)
+        await bench.work()
+        assert (await effect.status()).ok
+        replay = await run.call("pay", ARGS, tool_call_id="call_1")
+        refused = decisions(bench)
+    if again == "none":
+        assert (replay.ok, refused) == (True, [])
+    else:
+        assert told(replay) == ("denied", "approval_required", "8:approval")
+        assert [each["rule_id"] for each in refused] == ["approval_required"]
+        assert replay.data is None
 
 
 async def test_a_worker_that_comes_up_with_an_older_file_does_not_take_a_pushed_policy_back(
