@@ -4,7 +4,7 @@ The public API. Everything else is private to the package.
 """
 
 from effectsvc.client import AsyncEffectClient, EffectClient, EffectHandle, Run, current_run
-from effectsvc.core.effect import Caller
+from effectsvc.core.effect import Caller, CompensatedEffect
 from effectsvc.core.outcome import (
     Absent,
     EffectRecord,
@@ -46,6 +46,7 @@ __all__ = [
     "AsyncEffectClient",
     "Authorizer",
     "Caller",
+    "CompensatedEffect",
     "ContractError",
     "Credential",
     "CredentialResolver",

@@ -29,7 +29,7 @@ from typing import Any, Final, NoReturn
 from pydantic_core import from_json
 
 from effectsvc import child_wire as wire
-from effectsvc.core.effect import Caller
+from effectsvc.core.effect import Caller, CompensatedEffect
 from effectsvc.core.outcome import NotAttempted, OutcomeUnknown
 from effectsvc.executor_files import ExecutorLock
 from effectsvc.tools.arguments import ArgumentsRefused
@@ -300,8 +300,10 @@ def _context(
     async def credentials(audience: str, scope: str) -> Any:
         return await asked("credentials", audience=audience, scope=scope)
 
+    undoes = record["compensates"]
     fields: dict[str, Any] = {
         **record,
+        "compensates": undoes and CompensatedEffect(**undoes | {"completed_parts": tuple(undoes["completed_parts"])}),
         "contract": tool.contract,
         "caller": Caller.from_record(record["caller"]),
         "alive": lambda: channel.ask("alive"),

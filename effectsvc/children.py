@@ -17,6 +17,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Coroutine
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -183,6 +184,7 @@ def _record(ctx: EffectContext) -> dict[str, Any]:
         "attempt_started_ms": ctx.attempt_started_ms,
         "deadline": ctx.deadline,
         "completed_parts": sorted(ctx.completed_parts),
+        "compensates": None if ctx.compensates is None else asdict(ctx.compensates),
         "rendered": ctx.rendered,
     }
 

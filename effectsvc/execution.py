@@ -24,6 +24,7 @@ from effectsvc.judging import Hold, PutOff, Ready, Refuse, Unserved, after_stop,
 from effectsvc.policy import deadline_gate, effect_gate, run_halted_gate
 from effectsvc.reconcile import ask_provider, tell_what_is_over
 from effectsvc.store import replies as r
+from effectsvc.store.command import address_of
 from effectsvc.store.commands import Address
 from effectsvc.store.connection import LostReply
 from effectsvc.tools.results import StoredResult, store_result
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from effectsvc.executor import Executor
 
 
+COMPENSATING_PAUSE_S: Final = 5.0
+"""An effect that is being undone is looked at again after so long: should the compensation fail, it goes on."""
 CHILD_WAIT_S: Final = 0.5
 """How long an effect waits for a free child process before it is put off; longer holds up its lane's window."""
 QUARANTINE_MS: Final = 30 * 86_400_000
@@ -69,7 +72,7 @@ async def execute(
     effect = await _load(x, effect_id)
     if effect is None:
         return "gone"
-    at = Address(effect_id, effect.run, effect.lane, effect.intent, effect.payload.above)
+    at = address_of(effect)
     reached(At.WORKER_BEFORE_GATES, effect_id)
     match await judge_effect(x, effect, at):
         case Unserved():
@@ -167,6 +170,7 @@ async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None)
         max_age_ms=x.key_age_ms(ready.tool.contract, effect, wall_ms),
         rates=ready.rates,
         apart=child is not None,
+        other=effect.fields.get("compensates") or effect.fields.get("compensated_by", ""),
     )
     resends = x.store.resends
     reached(At.WORKER_BEFORE_BEGIN, at.effect_id)
@@ -200,6 +204,12 @@ async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None)
             return await _stopped(x, effect, at, "claim_lost", effect_gate.LAYER)
         case r.Quarantined():
             return await _quarantined(x, effect, at)
+        case r.NotCompensable():
+            return await _stopped(x, effect, at, "not_compensable", effect_gate.LAYER)
+        case r.Compensating():
+            pause_ms = round(COMPENSATING_PAUSE_S * 1000)
+            await x.store.send(x.commands.defer(at, attempt=effect.attempt, delay_ms=pause_ms, reason=reply.word))
+            return reply.word
         case r.Taken(State.PROPOSED | State.UNKNOWN):
             # Nobody has it: the token's epoch may be over, which another process has accepted while we were idle.
             x.aside(x.refresh_epoch())
@@ -320,6 +330,7 @@ def _outcome(x: Executor, attempt: Attempt, outcome: str, verdict: str, reason: 
         reason=reason,
         by=x.executor_id,
         at_ms=x.wall_ms(),
+        compensates=attempt.ready.facts.compensates,
         **more,
     )
 

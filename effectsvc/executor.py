@@ -328,6 +328,7 @@ class Executor:
             completed_parts=ready.completed_parts,
             in_child=attempt.child is not None,
             credentials=resolver_of(self.registry.credentials, self.identity(ready.effect, ready.tool.contract)),
+            compensates=ready.compensates,
         )
 
     def identity(self, effect: Effect, contract: ContractFacts) -> ActingIdentity:
@@ -473,6 +474,7 @@ class Executor:
             run_id=effect.payload.run_id,
             next_step="lookup" if attempt.ready.tool.contract.lookup is not None else "review",
             payload=effect.payload.to_bytes(),
+            compensates=at.compensates,
         )
         await asyncio.to_thread(self.spool.put, outcome)
         reached(At.WORKER_AFTER_SPOOL, at.effect_id)

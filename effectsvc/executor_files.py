@@ -31,6 +31,7 @@ from typing import Any, Final, Literal, NamedTuple
 import orjson
 
 from effectsvc.core.canonical import digest as sha256_hex
+from effectsvc.core.effect import Compensated
 from effectsvc.core.identity import check_name, is_effect_id, parse_attempt_token
 from effectsvc.errors import ContractError, EffectsvcError, SettingsError
 from effectsvc.store.commands import Address, Begun
@@ -377,10 +378,11 @@ class SpooledOutcome:
     run_id: str = ""
     next_step: str = "review"
     payload: bytes = field(default=b"", repr=False)
+    compensates: Compensated | None = None
 
     @property
     def address(self) -> Address:
-        return Address(self.effect_id, self.run, self.lane, self.intent, self.above)
+        return Address(self.effect_id, self.run, self.lane, self.intent, self.above, self.compensates)
 
     @property
     def begun(self) -> Begun | None:
@@ -518,6 +520,8 @@ def _unpacked(data: bytes) -> SpooledOutcome | Literal["newer"] | None:
         if record["sha256"] != sha256_hex(orjson.dumps(kept)):
             return None
         kept.update({name: base64.b64decode(kept[name]) for name in _BYTES if name in kept}, above=tuple(kept["above"]))
+        if (undone := kept.get("compensates")) is not None:
+            kept["compensates"] = Compensated(**undone)
         return SpooledOutcome(**kept)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel
 
+from effectsvc.compensation import read_compensated
 from effectsvc.core.canonical import read_arguments
 from effectsvc.core.decision import NO_POLICY, NOT_EVALUATED, Facts, decision_entry, proposal_entry
-from effectsvc.core.effect import Effect
+from effectsvc.core.effect import CompensatedEffect, Effect
 from effectsvc.core.fault_points import At, reached
 from effectsvc.core.limits import Rate
 from effectsvc.errors import CanonicalError
 from effectsvc.hooks import RunFacts, Unavailable, ask_authorizer, ask_checks
-from effectsvc.policy import approval_gate
+from effectsvc.policy import approval_gate, effect_gate
 from effectsvc.policy.approval_gate import approval_mark
 from effectsvc.policy.chain import judge
 from effectsvc.policy.gate import Approved, Deny, Escalate, GateContext
@@ -58,6 +59,7 @@ class Ready:
     rendered: Any
     completed_parts: tuple[str, ...]
     rates: tuple[Rate, ...] = ()
+    compensates: CompensatedEffect | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,11 @@ async def _judge_under(x: Executor, effect: Effect, at: Address, tool: Tool[Any,
     rules = book.rules(declared.contract)
     args = tool.validate_sent(effect.payload.arguments)
     rendered, render, answers = _rendered(x, tool, args)
+    undoes = await read_compensated(x, effect)
+    if undoes == "unserved":
+        return Unserved()
+    if undoes == "not_compensable":
+        answers[effect_gate.LAYER] = Deny(undoes, effect_gate.LAYER)
     context = await _context(x, effect, tool, book, rules, args, render, answers)
     judged = judge(context)
     match judged.verdict:
@@ -123,14 +130,15 @@ async def _judge_under(x: Executor, effect: Effect, at: Address, tool: Tool[Any,
         case Escalate(reason):
             return Hold(reason, render, rules.approval_ttl_ms)
     assert isinstance(args, BaseModel)
-    stopped = await _ask_hooks(x, effect, tool, args, rules)
+    assert not isinstance(undoes, str), "the gate has refused it"
+    stopped = await _ask_hooks(x, effect, tool, args, rules, undoes)
     if stopped is not None:
         return stopped
     facts = await facts_of(x, effect, tool=tool, book=book, would=judged.would_rule_id)
     parts = await x.store.send(x.commands.parts(effect.effect_id)) if "parts" in effect.fields else {}
     completed = tuple(sorted(name for name, (phase, *_) in parts.items() if phase == "done"))
     rates = rates_of(rules, tenant=effect.tenant, agent=effect.agent)
-    return Ready(effect, at, tool, args, facts, rendered, completed, rates)
+    return Ready(effect, at, tool, args, facts, rendered, completed, rates, undoes)
 
 
 def _rendered(
@@ -203,6 +211,7 @@ def _means_the_same(tool: Tool[Any, Any], effect: Effect, values: Any) -> bool:
             subject=payload.subject,
             values=values,
             canonical=payload.arguments,
+            compensates=payload.compensates.effect_id if payload.compensates else "",
         )
     except CanonicalError:
         return False
@@ -213,7 +222,12 @@ def _means_the_same(tool: Tool[Any, Any], effect: Effect, values: Any) -> bool:
 
 
 async def _ask_hooks(
-    x: Executor, effect: Effect, tool: Tool[Any, Any], args: BaseModel, rules: ToolRules
+    x: Executor,
+    effect: Effect,
+    tool: Tool[Any, Any],
+    args: BaseModel,
+    rules: ToolRules,
+    undoes: CompensatedEffect | None,
 ) -> Refuse | PutOff | None:
     """What stops the effect, of the Authorizer and the tool's checks; None when nothing does."""
     settings, payload = x.settings, effect.payload
@@ -225,7 +239,7 @@ async def _ask_hooks(
             tool=effect.tool,
             arguments=_values(payload.arguments),
             run=RunFacts(tenant_id=effect.tenant, run_id=payload.run_id),
-            ctx=question_context(x, effect, tool, "task"),
+            ctx=question_context(x, effect, tool, "task", undoes),
             timeout_s=settings.authorizer_timeout_s,
         )
         if isinstance(answer, Deny):
@@ -233,7 +247,7 @@ async def _ask_hooks(
         if isinstance(answer, Unavailable):
             return _put_off(x, effect, tool, answer)
     if tool.check_functions:
-        contexts = {where: question_context(x, effect, tool, where) for where in _WHERE}
+        contexts = {where: question_context(x, effect, tool, where, undoes) for where in _WHERE}
         answer = await ask_checks(tool, x.isolation, args=args, ctx=contexts, timeout_s=settings.check_timeout_s)
         if isinstance(answer, Deny):
             return _refuse(x, answer, rules)
@@ -290,6 +304,7 @@ async def facts_of(
         software=x.software,
         log_key=await x.log_key(effect.tenant),
         would=would,
+        compensates=effect.fields.get("compensates", ""),
         identity=NOT_EVALUATED
         if tool is None
         else checked_reference(x.registry.credentials, x.identity(effect, tool.contract)),

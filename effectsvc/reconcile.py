@@ -11,14 +11,16 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from effectsvc.compensation import read_compensated
 from effectsvc.core.canonical import digest, short
 from effectsvc.core.decision import note_entry
-from effectsvc.core.effect import Effect, Payload
+from effectsvc.core.effect import CompensatedEffect, Effect, Payload
 from effectsvc.core.fault_points import At, reached
 from effectsvc.core.outcome import Absent, Found, PartlyFound, Undetermined
 from effectsvc.core.states import State
 from effectsvc.executor_files import executor_is_dead
 from effectsvc.store import replies as r
+from effectsvc.store.command import address_of
 from effectsvc.store.commands import Address
 from effectsvc.store.evidence_commands import Finding
 from effectsvc.tools.arguments import ArgumentsRefused
@@ -131,7 +133,7 @@ async def _load(x: Executor, effect_id: str) -> tuple[Effect, Address] | None:
     if not fields or payload is None or fields["state"] != State.UNKNOWN:
         return None
     effect = Effect.load(effect_id, fields, Payload.from_bytes(payload))
-    return effect, Address(effect_id, effect.run, effect.lane, effect.intent, effect.payload.above)
+    return effect, address_of(effect)
 
 
 async def tell_what_is_over(x: Executor, effect: Effect, at: Address, alive: str) -> None:
@@ -162,6 +164,7 @@ async def ask_provider(
     args = tool.validate_sent(effect.payload.arguments)
     if isinstance(args, ArgumentsRefused):
         return Undetermined("invalid_arguments")
+    undoes = await read_compensated(x, effect)
     key, lookup = effect.idempotency_key, tool.lookup_function
     assert lookup is not None
     # Where it runs follows from how the lookup is written, not from the tool's own isolation.
@@ -173,7 +176,7 @@ async def ask_provider(
     ended = await x.isolation.run(
         ask,
         args,
-        question_context(x, effect, tool, isolation),
+        question_context(x, effect, tool, isolation, None if isinstance(undoes, str) else undoes),
         isolation=isolation,
         timeout_s=tool.contract.timeout_s,
     )
@@ -194,7 +197,11 @@ def _speaks_of(found: Found[Any] | PartlyFound, effect: Effect) -> bool:
 
 
 def question_context(
-    x: Executor, effect: Effect, tool: Tool[Any, Any], isolation: Literal["task", "thread"]
+    x: Executor,
+    effect: Effect,
+    tool: Tool[Any, Any],
+    isolation: Literal["task", "thread"],
+    compensates: CompensatedEffect | None = None,
 ) -> EffectContext:
     """The context of what is asked about an effect outside an attempt: a lookup, a precondition."""
     fields: dict[str, Any] = {
@@ -210,6 +217,7 @@ def question_context(
         "attempt_started_ms": x.wall_ms(),
         "deadline": boot_now_s() + tool.contract.timeout_s,
         "alive": lambda: True,
+        "compensates": compensates,
         "arguments": effect.payload.arguments,
         "credentials": resolver_of(
             x.registry.credentials,
@@ -313,5 +321,12 @@ def _stopped_by(reason: str) -> str:
 
 
 def _entry(x: Executor, effect: Effect, finding: str, *, evidence: str) -> bytes:
-    facts = {"effect": effect.effect_id, "attempt": effect.attempt, "finding": finding, "evidence_digest": evidence}
+    facts: dict[str, object] = {
+        "effect": effect.effect_id,
+        "attempt": effect.attempt,
+        "finding": finding,
+        "evidence_digest": evidence,
+    }
+    if effect.payload.compensates is not None:
+        facts["compensates"] = effect.payload.compensates.effect_id
     return note_entry("reconcile", by=x.executor_id, at_ms=x.wall_ms(), facts=facts)

@@ -99,7 +99,8 @@ class Sweep:
             return None
         payload = Payload.from_bytes(raw)
         intent = short(payload.intent_key) if payload.intent_key else ""
-        return _Loaded(Address(effect_id, fields["run"], fields.get("lane", ""), intent, payload.above), fields)
+        at = Address(effect_id, fields["run"], fields.get("lane", ""), intent, payload.above, payload.compensates)
+        return _Loaded(at, fields)
 
     def _due(self, key: str) -> tuple[str, ...]:
         return self._store.send(self.commands.window(key, offset=0, limit=PASS_LIMIT)).ids
@@ -132,6 +133,7 @@ class Sweep:
             reason="lease_ended",
             by=self._by,
             at_ms=time.time_ns() // 1_000_000,
+            compensates=fields.get("compensates", ""),
         )
         reached(At.SWEEP_BEFORE_UNKNOWN, loaded.at.effect_id)
         reply = self._store.send(

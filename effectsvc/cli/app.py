@@ -15,9 +15,11 @@ from effectsvc.cli import (
     bench,
     cells,
     chaos,
+    compensation,
     demo,
     doctor,
     effects,
+    finding,
     freezes,
     policy,
     quarantine,
@@ -41,6 +43,8 @@ app.add_typer(policy.policy_app, name="policy")
 app.add_typer(runs.runs_app, name="runs")
 app.add_typer(quarantine.quarantine_app, name="quarantine")
 app.add_typer(tools.tools_app, name="tools")
+effects.effects_app.command("compensate")(compensation.compensate)
+effects.effects_app.command("find")(finding.find)
 app.command()(bench.bench)
 app.command()(demo.demo)
 app.command()(doctor.doctor)

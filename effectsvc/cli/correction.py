@@ -53,6 +53,7 @@ def corrected(operator: Operator, loaded: Loaded, text: str) -> Correction:
             subject=payload.subject,
             values=sent.values,
             canonical=sent.canonical,
+            compensates=payload.compensates.effect_id if payload.compensates else "",
         )
     except CanonicalError as error:
         fail(f"the arguments do not fit {tool.name!r}: {error.message}", Exit.USAGE)

@@ -55,9 +55,11 @@ class Loaded:
 
     @property
     def at(self) -> Address:
-        intent, above = ("", ()) if self.payload is None else (self.payload.intent_key, self.payload.above)
-        lane = self.fields.get("lane", "")
-        return Address(self.effect_id, self.fields["run"], lane, short(intent) if intent else "", above)
+        run, lane = self.fields["run"], self.fields.get("lane", "")
+        if self.payload is None:
+            return Address(self.effect_id, run, lane, "")
+        intent = short(self.payload.intent_key) if self.payload.intent_key else ""
+        return Address(self.effect_id, run, lane, intent, self.payload.above, self.payload.compensates)
 
 
 class Operator:

@@ -188,6 +188,7 @@ def send_verdict(operator: Operator, loaded: Loaded, said: Said) -> Answer:
         evidence_digest=digest(said.evidence.encode()) if said.evidence else "none",
         attempt_over=said.attempt_over,
         result_digest=said.digest or "none",
+        **({"compensates": loaded.fields["compensates"]} if "compensates" in loaded.fields else {}),
     )
     reply = operator.send(
         operator.commands.resolve(

@@ -54,6 +54,9 @@ def read_story(operator: Operator, loaded: Loaded) -> dict[str, Any]:
         "contradicted": "contradicted" in fields,
         "why": {name: fields[name] for name in ("rule", "layer", "reason", "proof", "code", "bound") if name in fields},
         "again_of": fields.get("again_of"),
+        "compensates": fields.get("compensates"),
+        "compensated_by": fields.get("compensated_by"),
+        "compensated": "compensated" in fields,
         "run_halted": operator.send(operator.commands.run_fields(fields["run"])).get("halted"),
         "claims": _claims(operator, loaded),
         "attempts": _attempts(operator, loaded),
@@ -232,7 +235,8 @@ def _about(effect_id: str, needle: bytes, chunk: list[tuple[str, list[bytes]]]) 
             continue
         fields = text_map(raw)
         record = orjson.loads(fields["e"])
-        if record.get("effect") == effect_id:
+        closes = fields["type"] == "compensated"  # its move is that of the effect that was undone
+        if record.get("compensates" if closes else "effect") == effect_id:
             yield _entry(stream_id, fields, record)
 
 
@@ -284,7 +288,7 @@ def story_text(record: Mapping[str, Any]) -> str:
     head = f"{record['effect_id']}  {record['state']}"
     if record["age_s"] is not None:
         head += f" for {span(record['age_s'])}"
-    marks = [name for name in ("in_doubt", "needs_review", "contradicted") if record[name]]
+    marks = [name for name in ("in_doubt", "needs_review", "contradicted", "compensated") if record[name]]
     lines = [
         head + (f"  ({', '.join(marks)})" if marks else ""),
         f"  {record['tool']} version {record['version']}, tenant {record['tenant']}, agent {record['agent']}, "
@@ -294,6 +298,10 @@ def story_text(record: Mapping[str, Any]) -> str:
         lines.append("  " + ", ".join(f"{name} {value}" for name, value in record["why"].items()))
     if record["run_halted"] is not None:
         lines.append(f"  its run is halted: {record['run_halted']}")
+    if record["compensates"]:
+        lines.append(f"  it undoes {record['compensates']}")
+    if record["compensated_by"]:
+        lines.append(f"  {'undone by' if record['compensated'] else 'to be undone by'} {record['compensated_by']}")
     lines += _claim_lines(record) + _attempt_lines(record)
     lines += [f"  {name} {value}" for name, value in record["evidence"].items() if name != "proof"]
     if record["waiting"]["for"] is not None:

@@ -19,7 +19,9 @@ from effectsvc.core.fault_points import At, reached
 from effectsvc.core.identity import provider_key
 from effectsvc.core.outcome import EffectRecord, Replay, ToolError, ToolResult, status_for_state
 from effectsvc.core.states import FINAL, State
+from effectsvc.errors import ContractError
 from effectsvc.store.commands import Address
+from effectsvc.tools.arguments import RawArguments
 from effectsvc.tools.results import show_result
 
 if TYPE_CHECKING:
@@ -211,6 +213,21 @@ class EffectHandle:
 
     # ---- moving ----------------------------------------------------------------------------------------------------
 
+    async def compensate(
+        self, arguments: RawArguments, *, tool_call_id: str | None = None, justification: str = ""
+    ) -> EffectHandle:
+        """Proposes the effect that undoes this one, in this handle's run; see `Run.compensate`.
+
+        Raises ContractError for a handle that no run gave (`client.effect`): open a run, and compensate there.
+        """
+        if self._run is None:
+            raise ContractError(
+                "This handle belongs to no run.", next_step="Open a run and use `run.compensate(effect_id, …)`."
+            )
+        return await self._run.compensate(
+            self.effect_id, arguments, tool_call_id=tool_call_id, justification=justification
+        )
+
     async def cancel(self, *, reason: str = "cancelled by its proposer") -> ToolResult[Any]:
         """Withdraws what has not begun. Only the proposer cancels; one that runs or is in doubt is not cancelled."""
         if self.refusal is not None:
@@ -223,9 +240,8 @@ class EffectHandle:
             )
         if not fields or payload is None or fields["tenant"] != self.tenant_id:
             return await self.status()
-        at = Address(
-            self.effect_id, fields["run"], fields.get("lane", ""), short(payload.intent_key)[:22], payload.above
-        )
+        claim = short(payload.intent_key)[:22]
+        at = Address(self.effect_id, fields["run"], fields.get("lane", ""), claim, payload.above, payload.compensates)
         entry = note_entry(
             "cancel",
             by=self._client.by,
@@ -324,7 +340,9 @@ def _result_of(
         retryable=bound in ("max_attempts", "max_elapsed") or fields.get("rule") in ("rate_limited",),
     )
     metadata: dict[str, Any] = {
-        name: fields[name] for name in ("rule", "layer", "proof", "bound", "reason", "again_of") if name in fields
+        name: fields[name]
+        for name in ("rule", "layer", "proof", "bound", "reason", "again_of", "compensates", "compensated_by")
+        if name in fields
     }
     shown = show_result(
         answer,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from effectsvc.client.refusals import denied_result
 from effectsvc.core.canonical import short
 from effectsvc.core.decision import NO_POLICY, NO_REFUSAL, NOT_EVALUATED, UNREADABLE, Facts, proposal_entry
-from effectsvc.core.effect import Payload
+from effectsvc.core.effect import Compensated, Payload
 from effectsvc.core.identity import call_claim_digest, check_name, is_effect_id, new_effect_id
 from effectsvc.core.limits import NO_LIMITS
 from effectsvc.core.outcome import ToolResult
@@ -52,6 +52,15 @@ class Asked:
     justification: str = ""
     delay_s: float = 0.0
     effect_id: str = ""
+    compensates: Compensated | None = None
+    """What it is to undo; None for a call that undoes nothing."""
+    said: Mapping[str, str] | None = None
+    """What the log's entry says besides."""
+
+    @property
+    def undoes(self) -> str:
+        """The id of the effect that it is to undo; empty for none."""
+        return self.compensates.effect_id if self.compensates else ""
 
     @classmethod
     def of(
@@ -191,6 +200,7 @@ def _meaning(run: Run, asked: Asked, contract: PublishedContract, sent: SentArgu
         subject=acting_subject(contract, run.caller, run.tenant_id),
         values=sent.values,
         canonical=sent.canonical,
+        compensates=asked.undoes,
     )
 
 
@@ -226,6 +236,7 @@ def _proposal(
         software=f"effectsvc/{__version__}",
         log_key=run.log_key,
         would=would,
+        compensates=asked.undoes,
     )
     claims = None if refused else meaning
     call = call_claim_digest(tenant=run.tenant_id, run_id=run.run_id, tool_call_id=asked.tool_call_id)
@@ -236,6 +247,7 @@ def _proposal(
             contract.lane if contract else "default",
             short(claims.intent)[:22] if claims else "none",
             run.above,
+            asked.compensates,
         ),
         tool=name,
         version=contract.version if contract else 0,
@@ -244,7 +256,7 @@ def _proposal(
         args=args,
         call=call if asked.tool_call_id else "",
         payload=_payload(run, asked, contract, None if refused else sent, facts, book).to_bytes(),
-        entry=proposal_entry(facts, at_ms=_wall_ms(), rule=rule, layer=layer, escalated=why),
+        entry=proposal_entry(facts, at_ms=_wall_ms(), rule=rule, layer=layer, escalated=why, said=asked.said),
         to=to,
         rule=rule,
         layer=layer,
@@ -297,6 +309,7 @@ def _payload(
         contract=contract.digest[:16] if contract else "",
         policy=book.digest[:16],
         subject=acting_subject(contract, run.caller, run.tenant_id) if contract else None,
+        compensates=asked.compensates,
     )
 
 

@@ -40,6 +40,9 @@ _TOLD: Final = {
         "The same change was already asked for with other arguments.",
         ("Do not change details of a call that is under way; look at its status.",),
     ),
+    "not_compensable": _Told(
+        "It cannot be undone as it is now.", ("Look at its status; only what has happened can be undone.",)
+    ),
     "scope_required": _Told("The caller may not use this tool.", ("Go on without it.",)),
     "tool_denied": _Told("This agent may not use the tool.", ("Go on without it.",)),
     "role_required": _Told("The caller may not use this tool.", ("Go on without it.",)),

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from effectsvc.client.compensation import compensated
 from effectsvc.client.handle import EffectHandle
 from effectsvc.client.proposing import Asked, Prepared, prepare, prepare_under, read_tool_call
 from effectsvc.client.reads import read_inline
@@ -26,6 +27,7 @@ from effectsvc.core.identity import call_claim_digest, new_effect_id
 from effectsvc.core.outcome import ToolResult
 from effectsvc.core.states import State
 from effectsvc.errors import EpochChanged, ProposalUnanswered, RunConflict, StoreError, StoreUnavailable
+from effectsvc.policy import effect_gate
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Proposal, ProposeReply, Read, raw_bytes
 from effectsvc.store.connection import LostReply
@@ -153,6 +155,36 @@ class Run:
             _command=command,
             _place=place,
         )
+
+    async def compensate(
+        self,
+        effect_id: str,
+        arguments: RawArguments,
+        *,
+        tool_call_id: str | None = None,
+        justification: str = "",
+        compensation_id: str | None = None,
+        said: Mapping[str, str] | None = None,
+    ) -> EffectHandle:
+        """Proposes the effect that undoes another one of this tenant, by the tool that its contract names.
+
+        It may be undone when it is committed, or unknown with parts done and every attempt over; undoing it again
+        joins. Once the compensation is committed, the same call may rightly happen again (occurrence + 1).
+        `compensation_id` is the new effect's id, for sending an unanswered one again; `said` is what the log's entry
+        says besides (who asked, and why). Answers and raises as `propose`.
+        """
+        new_id = compensation_id or new_effect_id(now_ms=_wall_ms())
+        undone = await compensated(self, effect_id)
+        if isinstance(undone, str):
+            handle = EffectHandle(self.client, effect_id=new_id, tenant_id=self.tenant_id, run=self)
+            handle.refusal = refused_result(new_id, "not_compensable", effect_gate.LAYER, "", message=undone)
+            return handle
+        tool, where = undone
+        # What it undoes is named by the host, and one effect is undone once, whatever the call's id: any will do.
+        call_id = tool_call_id or f"compensation:{new_id}"
+        asked = Asked.of(tool, arguments, tool_call_id=call_id, justification=justification, effect_id=new_id)
+        prepared = await prepare(self, replace(asked, compensates=where, said=said))
+        return await self.propose_prepared(replace(prepared, proposal=with_look(prepared.proposal, effect_id)))
 
     async def _claimed_by(self, proposal: Proposal) -> tuple[str, ...]:
         """The effects that this proposal's claims name now, other than itself."""

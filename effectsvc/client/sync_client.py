@@ -175,6 +175,24 @@ class SyncRun:
         )
         return SyncProposalInTransaction(self._thread, self._thread.wait(added))
 
+    def compensate(
+        self,
+        effect_id: str,
+        arguments: RawArguments,
+        *,
+        tool_call_id: str | None = None,
+        justification: str = "",
+        compensation_id: str | None = None,
+    ) -> SyncEffectHandle:
+        proposed = self._run.compensate(
+            effect_id,
+            arguments,
+            tool_call_id=tool_call_id,
+            justification=justification,
+            compensation_id=compensation_id,
+        )
+        return SyncEffectHandle(self._thread, self._thread.wait(proposed))
+
     def call(
         self,
         tool: ToolName,
@@ -241,6 +259,12 @@ class SyncEffectHandle:
 
     def record(self) -> EffectRecord | None:
         return self._thread.wait(self._handle.record())
+
+    def compensate(
+        self, arguments: RawArguments, *, tool_call_id: str | None = None, justification: str = ""
+    ) -> SyncEffectHandle:
+        proposed = self._handle.compensate(arguments, tool_call_id=tool_call_id, justification=justification)
+        return SyncEffectHandle(self._thread, self._thread.wait(proposed))
 
     def cancel(self, *, reason: str = "cancelled by its proposer") -> ToolResult[Any]:
         return self._thread.wait(self._handle.cancel(reason=reason))

@@ -96,13 +96,15 @@ class Facts:
     """The opaque reference of the identity that the provider sees."""
     would: str = ""
     """The rule that would have refused the call, had its entry in the policy not been in mode `log_only`."""
+    compensates: str = ""
+    """The effect that a compensation undoes; the entries of other effects have no such field."""
 
     def call(self) -> dict[str, object]:
         """The seed's fields of a call, without a verdict (the script's word stands beside the bytes)."""
         shown = keyed(self.args_digest, log_key=self.log_key)
         supplied = caller_digest(tool=self.tool, args_digest=shown, stripped=self.stripped)
         authority = authority_digest(self.caller, policy_digest=self.policy_digest)
-        return {
+        record: dict[str, object] = {
             "effect": self.effect,
             "tool": self.tool,
             "tool_version": self.tool_version,
@@ -125,16 +127,25 @@ class Facts:
             "by": self.by,
             "software": self.software,
         }
+        if self.compensates:
+            record["compensates"] = self.compensates
+        return record
 
 
 def proposal_entry(
-    facts: Facts, *, at_ms: int, rule: str = NO_REFUSAL, layer: str = NO_REFUSAL, escalated: str = ""
+    facts: Facts,
+    *,
+    at_ms: int,
+    rule: str = NO_REFUSAL,
+    layer: str = NO_REFUSAL,
+    escalated: str = "",
+    said: Mapping[str, str] | None = None,
 ) -> bytes:
     """What a proposal says of itself: also the decision when a gate (the client's or the script's) refuses it.
 
-    `escalated`: why a person is asked first.
+    `escalated`: why a person is asked first. `said` is what an operator adds (`actor`, `actor_standing`, `reason`).
     """
-    record = facts.call()
+    record: dict[str, object] = {**(said or {}), **facts.call()}
     verdict = "escalate" if escalated else "block" if rule != NO_REFUSAL else NOT_EVALUATED
     record.update(
         occurrence=NOT_EVALUATED, attempt=NONE, verdict=verdict, rule_id=rule, layer=layer, at_ms=at_ms,
@@ -169,24 +180,29 @@ def outcome_entry(
     at_ms: int,
     error_type: str = NONE,
     result_digest: str = NONE,
+    compensates: str = "",
 ) -> bytes:
-    """How one attempt ended: `outcome` is returned, raised, unknown, released, refused_after_run or network_blocked."""
-    return entry_bytes(
-        {
-            "effect": effect,
-            "tool": tool,
-            "attempt": token,
-            "decision_hash": decision,
-            "stage": "execute",
-            "verdict": verdict,
-            "outcome": outcome,
-            "reason": reason,
-            "error_type": error_type,
-            "result_digest": result_digest,
-            "by": by,
-            "at_ms": at_ms,
-        }
-    )
+    """How one attempt ended: `outcome` is returned, raised, unknown, released, refused_after_run or network_blocked.
+
+    `compensates` names the effect that a compensation undoes; the entries of other effects have no such field.
+    """
+    record: dict[str, object] = {
+        "effect": effect,
+        "tool": tool,
+        "attempt": token,
+        "decision_hash": decision,
+        "stage": "execute",
+        "verdict": verdict,
+        "outcome": outcome,
+        "reason": reason,
+        "error_type": error_type,
+        "result_digest": result_digest,
+        "by": by,
+        "at_ms": at_ms,
+    }
+    if compensates:
+        record["compensates"] = compensates
+    return entry_bytes(record)
 
 
 def note_entry(kind: str, *, by: str, at_ms: int, facts: Mapping[str, object]) -> bytes:

@@ -59,6 +59,31 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
+class Compensated:
+    """The effect that a compensation undoes, with the run (its digest) and the lane under which its keys are."""
+
+    effect_id: str
+    run: str
+    lane: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompensatedEffect:
+    """What a compensating tool is told of the effect that it undoes, as it was when this attempt was admitted.
+
+    `result` is the stored answer (plain JSON values), None where there is none. `completed_parts` are the parts that
+    were done; they may be all that was.
+    """
+
+    effect_id: str
+    tool: str
+    idempotency_key: str
+    provider_ref: str | None
+    result: Any = field(repr=False)
+    completed_parts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Payload:
     """What the client said once, stored beside the effect as opaque bytes: no script reads it."""
 
@@ -74,6 +99,7 @@ class Payload:
     contract: str
     policy: str
     subject: str | None = None
+    compensates: Compensated | None = None
 
     def to_bytes(self) -> bytes:
         record: dict[str, Any] = {
@@ -94,6 +120,8 @@ class Payload:
             "contract": self.contract,
             "policy": self.policy,
             "subject": self.subject,
+            "compensates": self.compensates
+            and [self.compensates.effect_id, self.compensates.run, self.compensates.lane],
         }
         record.update({name: value for name, value in optional.items() if value not in ("", [], None)})
         return orjson.dumps(record)
@@ -124,6 +152,7 @@ class Payload:
                 contract=record.get("contract", ""),
                 policy=record.get("policy", ""),
                 subject=record.get("subject"),
+                compensates=Compensated(*record["compensates"]) if "compensates" in record else None,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise StoreProtocolError("An effect's payload cannot be read.") from error

@@ -213,6 +213,14 @@ def provider_key(*, intent_key: str, occurrence: int, part: str = "") -> str:
     return digest(canonical_arguments(["effectsvc/provider/v1", intent_key, occurrence, part]))
 
 
+def compensation_key(*, tenant: str, compensated: str) -> str:
+    """SHA-256, in hex, of the intent to undo one effect: the same for every tool, caller and set of arguments.
+
+    So one effect has at most one compensation that is open or has happened.
+    """
+    return digest(canonical_arguments(["effectsvc/compensation/v1", tenant, compensated]))
+
+
 # --- claims
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
+from effectsvc.core.effect import Compensated, Effect
 from effectsvc.core.limits import NO_LIMITS, Limits
 from effectsvc.store.keys import CellKeys, bucket_of
 from effectsvc.store.reply import reader
@@ -42,7 +43,8 @@ class Read(Generic[T_co]):
 class Address:
     """Where one effect's keys are: what every script that moves it must have declared.
 
-    `run` and `intent` are digests (22 characters are used), `above` the run digests of the run's ancestors.
+    `run` and `intent` are digests (22 characters are used), `above` the run digests of the run's ancestors. A
+    compensation names what it undoes: whatever says that it happened closes that effect in the same step.
     """
 
     effect_id: str
@@ -50,6 +52,13 @@ class Address:
     lane: str
     intent: str
     above: tuple[str, ...] = ()
+    compensates: Compensated | None = None
+
+
+def address_of(effect: Effect) -> Address:
+    """Where a loaded effect's keys are, as its record and payload say."""
+    payload = effect.payload
+    return Address(effect.effect_id, effect.run, effect.lane, effect.intent, payload.above, payload.compensates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,13 @@ class CommandBuilder:
 
     def _make(self, parse: Parse, name: str, keys: Sequence[str], argv: Sequence[Argument]) -> Command[Any]:
         return Command(script(name), tuple(keys), tuple(argv), parse)
+
+    def _compensated_keys(self, at: Address) -> tuple[str, ...]:
+        """The keys of the effect that this one undoes; none where it undoes nothing."""
+        k, it = self.keys, at.compensates
+        if it is None:
+            return ()
+        return k.effect(it.effect_id), k.rerun(it.lane), k.lookup(it.lane), k.parked(it.lane), k.run_open(it.run)
 
     def _tombs(self, text: str) -> str:
         return self.keys.tombs(bucket_of(text, self.buckets))

@@ -33,6 +33,8 @@ BeginReply: TypeAlias = (
     | r.KeyExpired
     | r.Suspected
     | r.Quarantined
+    | r.NotCompensable
+    | r.Compensating
     | r.WrongCell
 )
 RenewReply: TypeAlias = r.Renewed | r.Stale | r.Gone
@@ -103,6 +105,7 @@ class EffectCommands(CommandBuilder):
                 p.args,
                 "1" if p.call else "",
                 flag(p.needs_call),
+                at.compensates.effect_id if at.compensates else "",
                 p.delay_ms,
                 p.ttl_ms,
                 p.notice,
@@ -129,12 +132,14 @@ class EffectCommands(CommandBuilder):
         decision: str,
         entry: bytes,
         max_age_ms: int | None = None,
+        other: str = "",
         rates: tuple[Rate, ...] = (),
         apart: bool = False,
     ) -> Command[BeginReply]:
-        """`rates` are charged for every attempt but the first, which its proposal was charged for.
+        """`max_age_ms`: how long the provider remembers a key; past it no rerun under rule `idempotent_write`.
 
-        `max_age_ms`: how long the provider remembers a key; past it no rerun under rule `idempotent_write`.
+        `other` is the effect that this one compensates, or that was proposed to compensate this one; empty for none.
+        `rates` are charged for every attempt but the first, which its proposal was charged for.
         `apart`: it would run in a child process, which nothing else runs in.
         """
         max_age = "" if max_age_ms is None else max_age_ms
@@ -158,6 +163,7 @@ class EffectCommands(CommandBuilder):
                 k.tenants,
                 k.counts,
                 k.suspects,
+                k.effect(other or at.effect_id),
                 *map(k.run, at.above),
                 *(k.rate(rate.name) for rate in rates),
             ),
@@ -210,7 +216,7 @@ class EffectCommands(CommandBuilder):
         self, at: Address, *, token: str, result: bytes, digest: str, ref: str, rule: str, entry: bytes
     ) -> Command[CommitReply]:
         argv = (at.effect_id, token, result, digest, ref, rule, entry)
-        return self._make(_READ["commit"], "commit", self._closing_keys(at), argv)
+        return self._make(_READ["commit"], "commit", (*self._closing_keys(at), *self._compensated_keys(at)), argv)
 
     def mark_unknown(
         self,
@@ -232,7 +238,7 @@ class EffectCommands(CommandBuilder):
         did that may have run other effects too; else empty.
         """
         argv = (at.effect_id, token, by, reason, flag(over), died, next_step, rule, delay_ms, entry)
-        keys = [*self._closing_keys(at), self.keys.suspects, self.keys.deaths]
+        keys = [*self._closing_keys(at), self.keys.suspects, self.keys.deaths, *self._compensated_keys(at)]
         return self._make(_READ["mark_unknown"], "mark_unknown", keys, argv)
 
     def release(
@@ -254,5 +260,6 @@ class EffectCommands(CommandBuilder):
         For an effect in doubt neither: it stays unknown, and `next_step` is due, as in `mark_unknown`.
         """
         argv = (at.effect_id, token, proof, code, to, delay_ms, bound, next_step, rule, entry)
-        keys = (*self._closing_keys(at, lane=True), self.keys.run(at.run), self.keys.spent)
+        k, closing = self.keys, self._closing_keys(at, lane=True)
+        keys = (*closing, k.run(at.run), k.spent, *self._compensated_keys(at))
         return self._make(_READ["release"], "release", keys, argv)

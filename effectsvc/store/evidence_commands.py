@@ -98,6 +98,7 @@ class EvidenceCommands(CommandBuilder):
             k.held,
             k.counts,
             k.run_open(at.run),
+            *self._compensated_keys(at),
         )
         return self._make(_READ["late"], "late", keys, (at.effect_id, token, digest, ref, result, entry))
 
@@ -187,7 +188,14 @@ class EvidenceCommands(CommandBuilder):
         Committed without a `digest` takes the result that late evidence brought.
         """
         k = self.keys
-        keys = (k.meta, k.log, k.effect(at.effect_id), k.result(at.effect_id), *self._doubt_keys(at))
+        keys = (
+            k.meta,
+            k.log,
+            k.effect(at.effect_id),
+            k.result(at.effect_id),
+            *self._doubt_keys(at),
+            *self._compensated_keys(at),
+        )
         argv = (
             at.effect_id,
             attempt,
@@ -239,6 +247,7 @@ class EvidenceCommands(CommandBuilder):
             begun.token,
             begun.executor,
             next_step,
+            at.compensates.effect_id if at.compensates else "",
             begun.payload,
             entry,
         )

@@ -215,6 +215,22 @@ class Quarantined(Reply):
 
 
 @dataclass(frozen=True, slots=True)
+class NotCompensable(Reply):
+    """What this effect was to undo is not there to be undone: it is in `state` (`none` for no such effect)."""
+
+    word: ClassVar[str] = "not_compensable"
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compensating(Reply):
+    """Another effect was proposed to undo this one, and may do so yet."""
+
+    word: ClassVar[str] = "compensating"
+    effect_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Renewed(Reply):
     """The lease now ends at `lease_end_ms` (Redis time)."""
 

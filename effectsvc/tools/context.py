@@ -20,7 +20,7 @@ from effectsvc.core.outcome import NotAttempted, OutcomeUnknown
 from effectsvc.errors import ContractError
 
 if TYPE_CHECKING:
-    from effectsvc.core.effect import Caller, Effect
+    from effectsvc.core.effect import Caller, CompensatedEffect, Effect
     from effectsvc.tools.connections import HttpConnections
     from effectsvc.tools.contract import ToolContract
     from effectsvc.tools.http import HttpTool, SyncHttpTool
@@ -68,6 +68,7 @@ class EffectContext:
         "attempt",
         "attempt_started_ms",
         "caller",
+        "compensates",
         "completed_parts",
         "contract",
         "deadline",
@@ -98,6 +99,7 @@ class EffectContext:
         deadline: float,
         alive: Callable[[], bool],
         completed_parts: Iterable[str] = (),
+        compensates: CompensatedEffect | None = None,
         rendered: Any = None,
         arguments: bytes = b"",
         idempotency_key: str = "",
@@ -118,6 +120,8 @@ class EffectContext:
         self.attempt_started_ms = attempt_started_ms
         self.deadline = deadline
         self.completed_parts = frozenset(completed_parts)
+        self.compensates = compensates
+        """The effect that this one undoes; None where it undoes none."""
         self.parts_begun: frozenset[str] = frozenset()
         """Parts that this attempt began or did."""
         self.rendered = rendered
@@ -397,6 +401,7 @@ def make_context(
     rendered: Any = None,
     credentials: Resolve | None = None,
     in_child: bool = False,
+    compensates: CompensatedEffect | None = None,
 ) -> EffectContext:
     """The context of a begun attempt: its deadline counts from now. A tool in a thread gets the blocking one.
 
@@ -418,6 +423,7 @@ def make_context(
         "deadline": boot_now_s() + contract.timeout_s,
         "alive": partial(host.keeper.alive, effect.effect_id, attempt.token),
         "completed_parts": completed_parts,
+        "compensates": compensates,
         "rendered": rendered,
         "arguments": payload.arguments,
         "record_part": lambda name, phase, ref: host.record_part(attempt, name, phase, ref),

@@ -12,7 +12,7 @@ from typing import Any
 
 from effectsvc.core.canonical import digest, short
 from effectsvc.core.effect import Caller
-from effectsvc.core.identity import args_digest, intent_fields, intent_key
+from effectsvc.core.identity import args_digest, compensation_key, intent_fields, intent_key
 from effectsvc.tools.contract import ContractFacts
 
 
@@ -44,9 +44,14 @@ def meaning_of(
     subject: str | None,
     values: Mapping[str, Any],
     canonical: bytes,
+    compensates: str = "",
 ) -> Meaning:
-    """Raises CanonicalError, naming the field, when an intent field is missing or of another type."""
+    """What a call means; the intent of a compensation is the id of the effect that it undoes.
+
+    Raises CanonicalError, naming the field, when an intent field is missing or of another type."""
     args_hex = args_digest(values, leave_out=contract.volatile) if contract.volatile else digest(canonical)
+    if compensates:
+        return Meaning(short(args_hex), args_hex, compensation_key(tenant=tenant, compensated=compensates), ())
 
     def key(version: int) -> str:
         fields = per_call = by_args = None

@@ -55,6 +55,9 @@ propose_the_intent_again
 propose_other_arguments
   owner  proposed, exists: none free | refused, exists: waiting pending unknown committed contradicted
 
+propose_a_compensation
+  owner  refused, exists: none waiting pending unknown no | proposed, exists: committed
+
 edit
   owner  edited, already: held>held | expired: lapsed | taken: known-held-lapsed | gone: none
   other  mismatch: held | expired: lapsed | taken: known-held-lapsed | gone: none

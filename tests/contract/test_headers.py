@@ -14,6 +14,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from effectsvc.core.effect import Compensated
 from effectsvc.core.limits import Rate
 from effectsvc.store.commands import Address, Command, Commands
 from effectsvc.store.keys import CellKeys
@@ -51,6 +52,7 @@ COMMANDS = NamedCommands(NamedKeys())
 def sample(path: str, kind: Any, changed: str) -> Any:
     """A value for the parameter at this path; another one when `changed` is the path."""
     other = path == changed
+    kind = Compensated if kind == Compensated | None else kind
     if is_dataclass(kind):
         inner = "at" if kind is Address else path
         hints = get_type_hints(kind)
@@ -75,6 +77,7 @@ def sample(path: str, kind: Any, changed: str) -> Any:
 
 
 def paths(path: str, kind: Any) -> Iterator[str]:
+    kind = Compensated if kind == Compensated | None else kind
     if is_dataclass(kind):
         inner = "at" if kind is Address else path
         for name, hint in get_type_hints(kind).items():
@@ -138,6 +141,12 @@ KEYS: dict[str, set[str]] = {
         *("rate(<rates>)", "rate(<p.limits.rates>)", "rate(<call.limits.rates>)"),
     },
     "target": {"target(<p.limits.target>)"},
+    "other": {"effect(<other>)"},
+    "compensated": {
+        "effect(<at.compensates.effect_id>)",
+        *(f"{name}(<at.compensates.lane>)" for name in ("rerun", "lookup", "parked")),
+        "run_open(<at.compensates.run>)",
+    },
     "body": {"published(<digest>)"},
     "due": {"<due_key>"},
 }
@@ -180,6 +189,8 @@ ONLY_IN_OTHER_PHASE = {
 
 
 def argument_names(path: str) -> set[str]:
+    if path == "at.compensates.effect_id":
+        return {"compensates"}
     leaf = path.rsplit(".", 1)[-1]
     names = {ARGUMENTS.get(leaf, leaf)}
     return names | ALSO.get(leaf, set())

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from effectsvc.core.effect import Compensated
 from effectsvc.core.states import MOVES
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Address, Begun, Command, Finding, Read, integer
@@ -186,6 +187,10 @@ def _propose(s: Subject, row: str, actor: str) -> Command[Any]:
     mine = s.stage.proposals[s.at.effect_id]
     if row == "propose":
         return s.stage.commands.propose(replace(mine, args="a" * 43) if actor == "other" else mine)
+    if row == "propose_a_compensation":
+        undone = Compensated(s.at.effect_id, s.at.run, s.at.lane)
+        at = replace(s.at, effect_id=f"{s.at.effect_id}-undo", intent=digest(), compensates=undone)
+        return s.stage.commands.propose(replace(mine, at=at, call="", needs_call=False, looks=(s.at.effect_id,)))
     again = replace(mine, at=replace(s.at, effect_id=f"{s.at.effect_id}-again"), looks=(s.at.effect_id,))
     if not row.startswith("propose_the_call_again"):
         again = replace(again, call=digest())

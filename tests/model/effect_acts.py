@@ -7,11 +7,12 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
+from effectsvc.core.effect import Compensated
 from effectsvc.core.limits import NO_LIMITS, Limits
 from effectsvc.store import replies as r
 from tests.model import invariants as check
 from tests.model.machine import Machine, act, backs, delays, leases, next_steps, one_of
-from tests.model.world import AGENTS, ARGS, CALLS, EFFECTS, INTENTS, LONG_MS, RUNS, TENANT, TOOLS, Facts, proposal
+from tests.model.world import AGENTS, ARGS, CALLS, EFFECTS, INTENTS, LANE, LONG_MS, RUNS, TENANT, TOOLS, Facts, proposal
 
 LIMITS: Final = [
     *[NO_LIMITS] * 4,
@@ -63,6 +64,32 @@ class EffectActs(Machine):
             again = proposal(fresh[0], run or known.at.run, intent=known.at.intent)
             again = replace(again, tool=known.tool, agent=known.agent, args=args or known.args, call=known.call)
             self.world.propose(replace(again, needs_call=False))
+
+    @act("committed", "unknown", weight=3, run=one_of(RUNS), args=one_of([ARGS[0], *ARGS]))
+    def compensate(self, effect_id: str, run: str, args: str) -> None:
+        """Under a fresh effect id, an effect that undoes this one; its intent is the one that it undoes."""
+        fresh = [other for other in EFFECTS if other not in self.world.known]
+        if effect_id in self.world.known and fresh:
+            p = proposal(fresh[0], run, tool=TOOLS[1], args=args, intent=f"undo-{effect_id}", needs_call=False)
+            undone = Compensated(effect_id, self.world.at(effect_id).run, LANE)
+            self.world.propose(replace(p, at=replace(p.at, compensates=undone)))
+
+    @act("unknown", weight=3, what=one_of(["what is undone", "what undoes it"]))
+    def begin_in_the_middle_of_a_compensation(self, effect_id: str, what: str) -> None:
+        """A person orders it to go on; or the store forgets an attempt that may live, and then the other may begin."""
+        e = self.twin_effect(effect_id)
+        if e is None or e.compensated_by is None:
+            return
+        if what == "what undoes it":
+            self.world.adopt(effect_id, self.world.token(self.world.attempt(effect_id), epoch="f" * 16), "review")
+            self.world.begin(e.compensated_by, self.world.token(self.world.attempt(e.compensated_by) + 1))
+            return
+        at, attempt = self.world.at(effect_id), self.world.attempt(effect_id)
+        again = self.commands.resolve(
+            at, attempt=attempt, by="operator", to="run_again", attempt_over=True, entry=b"resolve"
+        )
+        self.send(again)
+        self.world.begin(effect_id, self.world.token(attempt + 1))
 
     @act(
         "held",

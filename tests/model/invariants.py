@@ -59,6 +59,18 @@ def check_doubt(cell: Mapping[str, Any]) -> None:
         assert not done or state in ("pending", "unknown", "committed"), f"{effect_id} is {state} with parts done"
 
 
+def check_compensations(cell: Mapping[str, Any]) -> None:
+    """What is undone was undone by exactly one committed effect, and has happened; at most one is under way."""
+    known = effects(cell)
+    undoing = [(fields["compensates"], fields) for fields in known.values() if "compensates" in fields]
+    for undone, fields in undoing:
+        assert fields["state"] != "committed" or "compensated" in known[undone], f"{undone} is not closed"
+    for effect_id, fields in known.items():
+        mine = [each["state"] for undone, each in undoing if undone == effect_id]
+        assert mine.count("committed") == ("compensated" in fields), f"{effect_id} is undone by {mine}"
+        assert sum(state in OPEN or state == "committed" for state in mine) <= 1, f"{effect_id} is undone by {mine}"
+
+
 def check_claims(cell: Mapping[str, Any]) -> None:
     """A claim names an effect that exists."""
     known = effects(cell)
@@ -84,7 +96,10 @@ def check_changes(before: Mapping[str, dict[str, str]], cell: Mapping[str, Any])
         new = now[effect_id]
         assert int(new.get("attempt", "0")) >= int(old.get("attempt", "0")), f"{effect_id}'s attempts went back"
         if old["state"] == "committed":
-            assert (new["state"], new["result"], new["ref"]) == ("committed", old["result"], old["ref"])
+            # One that was closed by its compensation has no result: nothing came back of it as a whole.
+            kept = {name: old.get(name) for name in ("state", "result", "ref", "compensated")}
+            kept["compensated"] = kept["compensated"] or new.get("compensated")
+            assert {name: new.get(name) for name in kept} == kept
         elif old["state"] in FINAL and new["state"] != old["state"]:
             corrected = new["state"] == "committed" and "contradicted" in old
             assert corrected or new.get("reason") == "store_lost", f"{effect_id}: {old['state']} -> {new['state']}"

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from effectsvc.store.sync_store import SyncStore
+from effectsvc.testing.model.effect import Effect
 from tests.contract.twin import Twin
 from tests.model import invariants as check
 from tests.model.world import ARGS, EFFECTS, LONG_MS, PARENT, TOOLS, World, proposal
@@ -71,6 +72,10 @@ class Machine(RuleBasedStateMachine):
     def something_is_proposed(self, args: str, tool: str) -> None:
         self.world.propose(proposal(EFFECTS[0], PARENT, tool=tool, args=args, call="call-a"))
 
+    def twin_effect(self, effect_id: str) -> Effect | None:
+        """The effect as the model has it (the server has the same)."""
+        return self.world.twin.memory.model.effects.get(effect_id)
+
     # ---- one step --------------------------------------------------------------------------------------------------
 
     @rule(data=st.data(), about=one_of([*["effect"] * 12, "anything", *["cell"] * 3]))
@@ -106,6 +111,7 @@ class Machine(RuleBasedStateMachine):
         check.check_counts(self.cell)
         check.check_places(self.cell)
         check.check_doubt(self.cell)
+        check.check_compensations(self.cell)
         check.check_claims(self.cell)
         check.check_log(self.cell, self.log)
         check.check_changes(before, self.cell)

@@ -182,11 +182,17 @@ class World:
                 entry=f"{effect_id} {token}".encode(),
                 max_age_ms=max_age_ms,
                 apart=apart,
+                other=self.other(effect_id),
             )
         )
         if isinstance(reply, r.Granted) and reply.n:
             self.granted.append(f"{effect_id} {token}")
         return reply
+
+    def other(self, effect_id: str) -> str:
+        """What the effect undoes, or what undoes it, as a worker reads it before it begins one."""
+        e = self.twin.memory.model.effects.get(effect_id)
+        return "" if e is None else e.compensates or e.compensated_by or ""
 
     def edit(self, effect_id: str, was: str, args: str, intent: str, editor: str) -> Any:
         """Sends as an approver's client does; where the edit was made, the payload now names its intent."""

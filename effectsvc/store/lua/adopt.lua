@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[ adopt: none, or any but committed -> unknown, from an attempt that the store has forgotten
 KEYS   meta log effect payload run intent lane leases unknown rerun lookup parked held counts open tomb_effect
-ARGV   effect_id tool version tenant agent run run_id ancestors lane args occurrence token executor next payload entry
+ARGV   effect_id tool version tenant agent run run_id ancestors lane args occurrence token executor next compensates payload entry
 REPLY  adopted n epoch | retired what value | already state
 ]]
 --- include: cell
@@ -29,6 +29,7 @@ else
   if tomb then return { 'retired', 'effect', tomb } end
   redis.call('HSET', k_effect, 'tool', tool, 'version', version, 'tenant', tenant, 'agent', agent, 'run', run, 'lane', lane,
     'args', args, 'occ', occurrence, 'at', int(now), 'first', int(now), 'lost', '1')
+  if compensates ~= '' then redis.call('HSET', k_effect, 'compensates', compensates) end
   if payload ~= '' then redis.call('SET', k_payload, payload) end
 end
 -- What is proved not to have happened may begin again, and only in a run.

@@ -1,8 +1,8 @@
 #!lua
 --[[ begin: proposed, unknown -> pending
-KEYS   meta log effect run intent lane rerun lookup parked leases unknown switches tenants counts suspects more*
+KEYS   meta log effect run intent lane rerun lookup parked leases unknown switches tenants counts suspects other more*
 ARGV   effect_id token lease_ms executor wall_ms max_age_ms apart ancestor_count rates decision entry
-REPLY  granted lease_end_ms occurrence first_ms first_wall_ms rule n epoch | taken state | gone | not_due due_ms | frozen scope ids | halted reason | deadline deadline_ms | claim_lost holder | key_expired age_ms | suspected | quarantined | wrong_cell cell
+REPLY  granted lease_end_ms occurrence first_ms first_wall_ms rule n epoch | taken state | gone | not_due due_ms | frozen scope ids | halted reason | deadline deadline_ms | claim_lost holder | key_expired age_ms | suspected | quarantined | not_compensable state | compensating effect_id | wrong_cell cell
 ]]
 --- include: cell
 --- include: log
@@ -11,10 +11,11 @@ REPLY  granted lease_end_ms occurrence first_ms first_wall_ms rule n epoch | tak
 --- include: attempts
 --- include: rates
 --- include: suspects
+--- include: compensable
 local above = {}
 for i = 1, tonumber(ancestor_count) do above[i] = k_more[i] end
 local f = redis.call('HMGET', k_effect, 'state', 'tool', 'tenant', 'agent', 'run', 'lane', 'attempt', 'token', 'occ', 'first', 'first_wall', 'rerun', 'alive', 'notice',
-  'lane_reason', 'proof', 'args')
+  'lane_reason', 'proof', 'args', 'compensates', 'compensated_by')
 if not f[1] then return { 'gone' } end
 local state, lane, number = f[1], f[6], attempt_of(token)
 if not has_tail(k_run, f[5]) then return { 'wrong_keys', 'run' } end
@@ -60,6 +61,16 @@ if stop then return { stop, reason } end
 if state == 'unknown' and f[12] == 'idempotent_write' and max_age_ms ~= '' and f[10] then
   local age = now - tonumber(f[10])
   if age > tonumber(max_age_ms) then return { 'key_expired', int(age) } end
+end
+-- What it undoes must still be there to be undone; and what another effect undoes, or may yet undo, does not go on.
+if f[18] then
+  if not has_tail(k_other, f[18]) then return { 'wrong_keys', 'other' } end
+  local why = not_compensable(k_other, f[3])
+  if why then return { 'not_compensable', why } end
+elseif f[19] then
+  local by = has_tail(k_other, f[19]) and redis.call('HMGET', k_other, 'state', 'contradicted') or { 'pending' }
+  local ended = by[1] == 'failed' or by[1] == 'refused' or by[1] == 'cancelled'
+  if by[1] and (by[2] or not ended) then return { 'compensating', f[19] } end
 end
 -- What a process died of runs where it can take no other with it (`apart`: in a child process), or not at all.
 local suspected = suspicion(subject_of(f[2], f[17]))

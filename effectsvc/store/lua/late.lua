@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[ late: evidence from an attempt that it happened: unknown -> committed; held, proposed -> unknown; a final state is contradicted
-KEYS   meta log effect result intent lane leases unknown rerun lookup parked held counts open
+KEYS   meta log effect result intent lane leases unknown rerun lookup parked held counts open compensated*
 ARGV   effect_id token digest ref result entry
 REPLY  committed n epoch | unknown n epoch | stored n epoch | contradicted n epoch | already state | gone
 ]]
@@ -11,13 +11,14 @@ REPLY  committed n epoch | unknown n epoch | stored n epoch | contradicted n epo
 --- include: happened
 local number = attempt_of(token)
 if number == '' then return { 'wrong_keys', 'token' } end
-local f = redis.call('HMGET', k_effect, 'state', 'attempt', 'notice', 'alive', 'lane', 'run', 'contradicted', 'ref', 'l' .. number)
+local f = redis.call('HMGET', k_effect, 'state', 'attempt', 'notice', 'alive', 'lane', 'run', 'contradicted', 'ref', 'l' .. number, 'compensates')
 local state = f[1]
 if not state then return { 'gone' } end
 local seen = string.sub(redis.sha1hex(token .. ' ' .. digest), 1, 20)
 if f[9] == seen then return { 'already', state } end
 if f[5] and not has_tail(k_lane, f[5]) then return { 'wrong_keys', 'lane' } end
 if not has_tail(k_open, f[6]) then return { 'wrong_keys', 'run' } end
+if f[10] and not compensated_declared(f[10]) then return { 'wrong_keys', 'compensated' } end
 
 local short_epoch = string.sub(epoch, 1, 16)
 redis.call('HSET', k_effect, 'l' .. number, seen)
@@ -26,7 +27,7 @@ if tonumber(number) > tonumber(f[2] or '0') then redis.call('HSET', k_effect, 'a
 local left = alive_without(f[4], number)
 redis.call('HDEL', k_effect, 'x' .. number)
 if state == 'unknown' then
-  local n = happened({ state = state, notice = f[3] }, 'late', 'late_evidence', result, digest, ref, entry)
+  local n = happened({ state = state, notice = f[3], compensates = f[10] }, 'late', 'late_evidence', result, digest, ref, entry)
   if left ~= '' then redis.call('HSET', k_effect, 'alive', left) end
   return { 'committed', n, short_epoch }
 end

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[ mark_unknown: pending -> unknown
-KEYS   meta log effect result leases unknown rerun lookup parked counts open suspects deaths
+KEYS   meta log effect result leases unknown rerun lookup parked counts open suspects deaths compensated*
 ARGV   effect_id token by reason over died next rule delay_ms entry
 REPLY  unknown n epoch | committed n epoch | already state | stale state | lease_lives lease_end_ms | gone
 ]]
@@ -12,7 +12,7 @@ REPLY  unknown n epoch | committed n epoch | already state | stale state | lease
 --- include: doubt
 --- include: suspects
 --- include: deaths
-local f = redis.call('HMGET', k_effect, 'state', 'token', 'notice', 'alive', 'tool', 'args')
+local f = redis.call('HMGET', k_effect, 'state', 'token', 'notice', 'alive', 'tool', 'args', 'compensates')
 if not f[1] then return { 'gone' } end
 if f[2] ~= token then return { 'stale', f[1] } end
 if f[1] ~= 'pending' then
@@ -27,7 +27,8 @@ if by == 'sweep' then
   local lease = tonumber(redis.call('ZSCORE', k_leases, effect_id) or '0')
   if lease > now and over ~= '1' then return { 'lease_lives', int(lease) } end
 end
-local e = { state = f[1], token = token, notice = f[3], alive = f[4] }
+if f[7] and not compensated_declared(f[7]) then return { 'wrong_keys', 'compensated' } end
+local e = { state = f[1], token = token, notice = f[3], alive = f[4], compensates = f[7] }
 local quarantined = died ~= '' and note_death(died, f[5], f[6], entry)
 local n = stored_evidence(e, over, entry)
 if n then return { 'committed', n, string.sub(epoch, 1, 16) } end

@@ -1,7 +1,7 @@
 #!lua
 --[[ propose: none -> proposed, held, refused
 KEYS   meta log effect payload run lane call intent switches tenants counts open held halted tomb_effect tomb_call tomb_intent spent target more*
-ARGV   effect_id ancestor_count looks bucket_count to rule layer tool version tenant agent run lane args call_id needs_call delay_ms ttl_ms notice halt_rules halts_any policy loops budgets rates exclusive payload entry
+ARGV   effect_id ancestor_count looks bucket_count to rule layer tool version tenant agent run lane args call_id needs_call compensates delay_ms ttl_ms notice halt_rules halts_any policy loops budgets rates exclusive payload entry
 REPLY  proposed due_ms occurrence again_of n epoch | held expires_ms occurrence again_of n epoch | refused rule layer detail n epoch | frozen scope ids n epoch | exists state rule layer occurrence | joined how effect_id state occurrence n epoch | look effect_id | retired what value | wrong_cell cell | run_missing | buckets count
 ]]
 --- include: cell
@@ -10,6 +10,7 @@ REPLY  proposed due_ms occurrence again_of n epoch | held expires_ms occurrence 
 --- include: move
 --- include: calls
 --- include: rates
+--- include: compensable
 if cell[3] ~= bucket_count then return { 'buckets', cell[3] } end
 local above, look = {}, {}
 for i = 1, tonumber(ancestor_count) do above[i] = k_more[i] end
@@ -155,6 +156,14 @@ end
 local buried = redis.call('HGET', k_tomb_intent, 'i:' .. string.match(k_intent, '[^:]+$'))
 if buried then return { 'retired', 'intent', buried } end
 
+-- A compensation looks at what it undoes.
+if compensates ~= '' then
+  local it = look[compensates]
+  if not it then return { 'look', compensates } end
+  if not has_tail(it, compensates) then return { 'wrong_keys', 'compensated' } end
+  local why = not_compensable(it, tenant)
+  if why then return refuse('not_compensable', '4:effect', compensates .. ' ' .. why, true) end
+end
 if exclusive == '1' then
   local id = redis.call('GET', k_target)
   local word, e = nil, nil
@@ -169,6 +178,11 @@ if exhausted then return refuse(exhausted, '6:budget', bound, true) end
 
 redis.call('HSET', k_effect, 'state', to, 'tool', tool, 'version', version, 'tenant', tenant, 'agent', agent, 'run', run,
   'lane', lane, 'args', args, 'occ', int(occurrence), 'attempt', '0', 'notice', notice, 'at', int(now), 'since', int(now))
+if compensates ~= '' then
+  redis.call('HSET', k_effect, 'compensates', compensates)
+  -- What is undone names it from now on, so that it does not go on meanwhile.
+  redis.call('HSET', look[compensates], 'compensated_by', effect_id)
+end
 if again_of ~= '' then redis.call('HSET', k_effect, 'again_of', again_of) end
 redis.call('SET', k_payload, payload)
 if call_id ~= '' then redis.call('SET', k_call, effect_id) end

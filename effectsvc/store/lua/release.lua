@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[ release: pending -> proposed (later) or failed; unknown when in doubt; burns an attempt number that has not begun
-KEYS   meta log effect result lane leases unknown rerun lookup parked counts open run spent
+KEYS   meta log effect result lane leases unknown rerun lookup parked counts open run spent compensated*
 ARGV   effect_id token proof code to delay_ms bound next rule entry
 REPLY  proposed due_ms n epoch | failed n epoch | unknown n epoch | committed n epoch | burnt | already state | stale state | gone
 ]]
@@ -11,7 +11,7 @@ REPLY  proposed due_ms n epoch | failed n epoch | unknown n epoch | committed n 
 --- include: happened
 --- include: doubt
 --- include: give_back
-local f = redis.call('HMGET', k_effect, 'state', 'token', 'notice', 'alive', 'doubt', 'attempt', 'lane', 'parts', 'run')
+local f = redis.call('HMGET', k_effect, 'state', 'token', 'notice', 'alive', 'doubt', 'attempt', 'lane', 'parts', 'run', 'compensates')
 if not f[1] then return { 'gone' } end
 local number = attempt_of(token)
 if f[2] ~= token then
@@ -26,7 +26,8 @@ end
 if f[1] ~= 'pending' then return { 'already', f[1] } end
 if not has_tail(k_run, f[9]) then return { 'wrong_keys', 'run' } end
 if not has_tail(k_lane, f[7]) then return { 'wrong_keys', 'lane' } end
-local e = { state = 'pending', token = token, notice = f[3], alive = f[4] }
+if f[10] and not compensated_declared(f[10]) then return { 'wrong_keys', 'compensated' } end
+local e = { state = 'pending', token = token, notice = f[3], alive = f[4], compensates = f[10] }
 local short_epoch = string.sub(epoch, 1, 16)
 local n = stored_evidence(e, '1', entry)
 if n then return { 'committed', n, short_epoch } end

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[ resolve: unknown -> committed, failed, proposed, or due for begin again; a contradicted final state -> committed
-KEYS   meta log effect result parts lane leases unknown rerun lookup parked counts open run spent
+KEYS   meta log effect result parts lane leases unknown rerun lookup parked counts open run spent compensated*
 ARGV   effect_id attempt by to attempt_over delay_ms digest ref bound result entry
 REPLY  committed n epoch | failed n epoch | proposed due_ms n epoch | rerun due_ms n epoch | attempt_alive alive | parts_done parts | already state | stale state | gone
 ]]
@@ -13,13 +13,14 @@ REPLY  committed n epoch | failed n epoch | proposed due_ms n epoch | rerun due_
 --- include: give_back
 --- include: undone
 local f = redis.call('HMGET', k_effect, 'state', 'attempt', 'alive', 'lane', 'run', 'notice', 'contradicted', 'parts', 'rerun',
-  'late_digest', 'late_ref')
+  'late_digest', 'late_ref', 'compensates')
 local state, alive, short_epoch = f[1], f[3] or '', string.sub(epoch, 1, 16)
 if not state then return { 'gone' } end
 if state == to then return { 'already', state } end
 if not has_tail(k_open, f[5]) or not has_tail(k_run, f[5]) then return { 'wrong_keys', 'run' } end
 if f[4] and not has_tail(k_lane, f[4]) then return { 'wrong_keys', 'lane' } end
-local e = { state = state, notice = f[6], lane = f[4] }
+if f[12] and not compensated_declared(f[12]) then return { 'wrong_keys', 'compensated' } end
+local e = { state = state, notice = f[6], lane = f[4], compensates = f[12] }
 
 if to == 'committed' then
   if state ~= 'unknown' and not (f[7] and state ~= 'pending') then return { 'stale', state } end

@@ -45,6 +45,8 @@ class Effect:
     occ: int | None = None
     notice: str | None = None
     again_of: str | None = None
+    compensates: str | None = None
+    compensated_by: str | None = None
     lost: bool = False
     charge: str | None = None
 
@@ -126,6 +128,14 @@ class Effect:
         """Which time it is when the intent is meant again after this effect."""
         grows = self.compensated or (self.state is State.FAILED and self.proof == "rejected")
         return (self.occ or 1) + grows
+
+    @property
+    def not_compensable(self) -> str | None:
+        """Why it may not be undone; None for what happened, also in part when every attempt is over."""
+        if self.compensated or self.compensates:
+            return "compensated" if self.compensated else "compensation"
+        partly = self.state is State.UNKNOWN and self.parts_done and not self.executors
+        return None if self.state is State.COMMITTED or partly else str(self.state)
 
     @property
     def shown_state(self) -> State:

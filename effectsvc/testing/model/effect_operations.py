@@ -139,7 +139,7 @@ class EffectOperations(Calls, Suspicions):
             return self._refused(p, "same_intent_other_arguments", "4:effect", detail, history=history)
         if tomb := self.tombs.get(f"i:{p.at.intent}"):
             return r.Retired("intent", tomb)
-        return self._met_target(p, history) or self._out_of_bounds(p, history)
+        return self._not_compensable(p, history) or self._met_target(p, history) or self._out_of_bounds(p, history)
 
     def _met_target(self, p: Proposal, history: History | None) -> ProposeReply | None:
         """An exclusive tool has one open effect for each target."""
@@ -157,6 +157,23 @@ class EffectOperations(Calls, Suspicions):
         if over := self.over_budget(self.runs[p.at.run], p.limits, tool=p.tool, tenant=p.tenant):
             return self._refused(p, over[0], "6:budget", over[1], history=history)
         return None
+
+    def _not_compensable(self, p: Proposal, history: History | None) -> ProposeReply | None:
+        """Why a compensation's effect may not be undone; None where it may, and where nothing is to be undone."""
+        if p.at.compensates is None:
+            return None
+        undone = p.at.compensates.effect_id
+        if undone not in p.looks:
+            return r.Look(undone)
+        why = self.why_not_compensable(undone, p.tenant)
+        if why is None:
+            return None
+        return self._refused(p, "not_compensable", "4:effect", f"{undone} {why}", history=history)
+
+    def why_not_compensable(self, effect_id: str, tenant: str) -> str | None:
+        """Why that effect may not be undone by this tenant; None where it may."""
+        e = self.effects.get(effect_id)
+        return "none" if e is None or e.tenant != tenant else e.not_compensable
 
     def _joined(self, p: Proposal, how: str, e: Effect, history: History | None) -> r.Joined | r.Refused:
         if how == "intent":
@@ -176,6 +193,9 @@ class EffectOperations(Calls, Suspicions):
         e.version, e.lane, e.notice, e.attempt = p.version, p.at.lane, p.notice, 0
         e.occ = before.next_occurrence if before else 1
         e.again_of = again.effect_id if again else None
+        if p.at.compensates is not None:
+            e.compensates = p.at.compensates.effect_id
+            self.effects[e.compensates].compensated_by = e.effect_id
         if p.call:
             self.calls[p.call] = e.effect_id
         self.intents[p.at.intent] = e.effect_id
@@ -242,6 +262,10 @@ class EffectOperations(Calls, Suspicions):
         under_key = e.state is State.UNKNOWN and e.rerun == "idempotent_write"
         if under_key and max_age_ms is not None and e.first is not None and self.now - e.first > max_age_ms:
             return r.KeyExpired(self.now - e.first)
+        if e.compensates and (why := self.why_not_compensable(e.compensates, e.tenant)):
+            return r.NotCompensable(why)
+        if not e.compensates and (by := self.effects.get(e.compensated_by or "")) and not by.frees_claims:
+            return r.Compensating(by.effect_id)
         match self.suspicion(subject_of(e.tool, e.args)):
             case "quarantined":
                 return r.Quarantined()
@@ -456,7 +480,21 @@ class EffectOperations(Calls, Suspicions):
         e.clear("probe_until", "late", "late_digest", "late_ref", "decision", "rule", "layer", "proof", "code", "bound")
         moved = self.move(e, State.COMMITTED)
         e.result, e.ref, e.stored = digest, ref, result
+        if undone := self.effects.get(e.compensates or ""):
+            self._close_compensated(undone, e, entry)
         return self.append(kind, "committed", entry, rule=rule, moved=moved)
+
+    def _close_compensated(self, e: Effect, by: Effect, entry: bytes) -> None:
+        """Its compensation happened: the occurrence is closed, and one that is unknown ends committed."""
+        if e.compensated:
+            return
+        e.compensated, e.compensated_by = True, by.effect_id
+        moved: tuple[str, str] = (e.state, e.state)
+        if e.state is State.UNKNOWN:
+            e.clear("doubt", "reason", "rerun", "waiting_for", "needs_review", "absent_at", "absent_of", "probe_until")
+            e.clear("decision")
+            moved = self.move(e, State.COMMITTED)
+        self.append("compensated", moved[1], entry, rule="compensation", moved=moved)
 
 
 def _same(p: Proposal, e: Effect) -> bool:

@@ -292,6 +292,7 @@ class EvidenceOperations(EffectOperations):
             occ=begun.occurrence,
             first=self.now,
             lost=True,
+            compensates=at.compensates.effect_id if at.compensates else None,
             payload=begun.payload or None,
         )
         self.effects[at.effect_id] = e

@@ -8,6 +8,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any, Final
 
+from effectsvc.core.effect import Compensated
 from effectsvc.core.limits import Limits, Rate
 from effectsvc.errors import StoreProtocolError
 from effectsvc.store import replies as r
@@ -141,9 +142,10 @@ def _by_name(model: Model, given: Given) -> Any:
 
 
 def _propose(model: Model, given: Given) -> Any:
+    undone = Compensated(given.compensates, "", "") if given.compensates else None
     return model.propose(
         Proposal(
-            at=Address(given.effect_id, given.run, given.lane, given.intent, given.above),
+            at=Address(given.effect_id, given.run, given.lane, given.intent, given.above, undone),
             tool=given.tool,
             version=given.version,
             tenant=given.tenant,
@@ -237,7 +239,8 @@ def _adopt(model: Model, given: Given) -> Any:
         run_id=given.run_id,
         payload=given.payload,
     )
-    at = Address(given.effect_id, given.run, given.lane, given.intent, tuple(given.ancestors.split()))
+    undone = Compensated(given.compensates, "", "") if given.compensates else None
+    at = Address(given.effect_id, given.run, given.lane, given.intent, tuple(given.ancestors.split()), undone)
     return model.adopt(at=at, begun=begun, next=given.next, entry=given.entry)
 
 

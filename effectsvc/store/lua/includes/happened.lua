@@ -1,3 +1,4 @@
+--- include: compensated
 -- Moves an effect to committed with a stored result; used wherever proof of it arrives. Needs move, log, attempts.
 local function happened(e, kind, rule, result, digest, ref, bytes)
   local from = e.state
@@ -15,5 +16,6 @@ local function happened(e, kind, rule, result, digest, ref, bytes)
   redis.call('SREM', k_open, effect_id)
   count(from, 'committed')
   tell(e.notice, effect_id, 'committed')
+  if e.compensates then close_compensated(e.compensates, bytes) end
   return append(kind, 'committed', rule, 'no_refusal', from, 'committed', bytes)
 end
