@@ -23,6 +23,7 @@ from pydantic_core import from_json, to_json
 from effectsvc.core.outcome import NotAttempted, NotFound, OutcomeUnknown, Partial, Rejected, Source, Sourced
 from effectsvc.tools.error_rule import dotted_name, status_of
 from effectsvc.tools.hygiene import as_json
+from effectsvc.tools.retry_after import retry_after_s
 
 _LENGTHS: Final = struct.Struct("!II")
 MAX_BODY: Final = 64 << 20
@@ -30,8 +31,6 @@ MAX_BODY: Final = 64 << 20
 MAX_LINKS: Final = 16
 """Of an error's chain; a longer one is a loop or a traceback nobody reads."""
 _SOURCES: Final = TypeAdapter(tuple[Source, ...])
-MAX_RETRY_AFTER: Final = 64
-"""Characters: seconds or a date."""
 
 
 class Frame(NamedTuple):
@@ -201,10 +200,9 @@ def _link(error: BaseException) -> dict[str, Any]:
 
 
 def _retry_after(error: BaseException) -> str:
-    headers = getattr(getattr(error, "response", None), "headers", None)
-    get = getattr(headers, "get", None)
-    text = get("Retry-After") if callable(get) else None
-    return text if isinstance(text, str) and len(text) <= MAX_RETRY_AFTER else ""
+    """As seconds: a date counts from the answer's own, which is known here."""
+    asked_s = retry_after_s(error)
+    return "" if asked_s is None else f"{asked_s:.3f}"
 
 
 def _restored(link: dict[str, Any]) -> BaseException:

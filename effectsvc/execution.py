@@ -23,6 +23,7 @@ from effectsvc.errors import StoreError
 from effectsvc.judging import Hold, PutOff, Ready, Refuse, Unserved, after_stop, hold, judge_effect, refuse
 from effectsvc.policy import deadline_gate, effect_gate, run_halted_gate
 from effectsvc.reconcile import ask_provider, tell_what_is_over
+from effectsvc.retries import after_doubt, bound_of
 from effectsvc.store import replies as r
 from effectsvc.store.command import address_of
 from effectsvc.store.commands import Address
@@ -55,6 +56,8 @@ class Attempt:
     """The process that runs the body, where it does not run in this one: its lock file is what proves it dead."""
     suspected: bool = False
     """It runs there because a process died before."""
+    asked_at: float = 0.0
+    """When its begin was sent, on the keeper's clock."""
 
 
 def always() -> bool:
@@ -191,7 +194,7 @@ async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None)
                 x.logger.info("effect %s: its begin was sent again and granted again", at.effect_id)
             # The lease counts from before the command was sent: our clock never believes longer than the store's.
             x.keeper.hold(at.effect_id, token, asked_at + lease_ms / 1000)
-            attempt = Attempt(ready, token, decision, reply, child)
+            attempt = Attempt(ready, token, decision, reply, child, asked_at=asked_at)
             x.remember(attempt, executor_id)
             return attempt
         case r.Halted():
@@ -366,27 +369,28 @@ async def _commit(x: Executor, attempt: Attempt, result: StoredResult) -> str:
 
 
 async def _release(x: Executor, attempt: Attempt, proved: NotHappened) -> str:
+    x.witness.memory.nothing_happened(attempt.token)
     contract, tries = attempt.ready.tool.contract, attempt.ready.effect.attempt + 1
-    begun_s = max(0, x.wall_ms() - attempt.granted.first_wall_ms) / 1000
-    next_step, rule = x.after_unknown(contract, tries)
-    if proved.proof == "rejected" and contract.lookup is not None:
-        next_step, rule = "lookup", ""  # in doubt: the same request again is refused again, and proves no more
-    bound = "no_bound"
+    delay_ms = x.backoff_ms(contract, tries, proved.retry_after_s)
+    # In doubt, this proof is none of the other attempts: what is due is the same as after an attempt that said nothing.
+    due = await after_doubt(x, attempt, delay_ms=delay_ms)
+    next_step, rule, bound = due.step, due.rule, "no_bound"
     if contract.rerun_rule == "never" or proved.proof == "rejected":
         bound = "never" if contract.rerun_rule == "never" else "rejected"
-    elif tries >= contract.max_attempts:
-        bound = "max_attempts"
-    elif begun_s >= contract.max_elapsed_s:
-        bound = "max_elapsed"
-    x.witness.memory.nothing_happened(attempt.token)
-    entry = _outcome(x, attempt, "released", "error", proved.code, error_type=proved.error_type)
+        if proved.proof == "rejected" and contract.lookup is not None:
+            next_step, rule = "lookup", ""  # the same request again is refused again, and proves no more
+    else:
+        bound = due.bound if due.bound != "no_bound" else await bound_of(x, attempt, delay_ms=delay_ms)
+    entry = _outcome(
+        x, attempt, "released", "error", proved.code, error_type=proved.error_type, bound=bound, next_step=next_step
+    )
     command = x.commands.release(
         attempt.ready.at,
         token=attempt.token,
         proof=proved.proof,
         code=proved.code,
         to="proposed" if bound == "no_bound" else "failed",
-        delay_ms=x.backoff_ms(contract, tries, proved.retry_after_s),
+        delay_ms=delay_ms if bound == "no_bound" else x.backoff_ms(contract, tries, None),
         bound=bound,
         entry=entry,
         next_step=next_step,
@@ -398,15 +402,22 @@ async def _release(x: Executor, attempt: Attempt, proved: NotHappened) -> str:
 
 async def _mark_unknown(x: Executor, attempt: Attempt, unclear: Unclear) -> str:
     contract, tries = attempt.ready.tool.contract, attempt.ready.effect.attempt + 1
-    next_step, rule = x.after_unknown(contract, tries)
-    if unclear.parts is not None:
-        done, _ = unclear.parts
-        for part in done:
-            await x.record_part(attempt, part, "done", unclear.provider_ref)
-        next_step, rule = ("review", "") if contract.rerun_rule == "never" else ("rerun", "resume")
+    delay_ms = x.backoff_ms(contract, tries, unclear.retry_after_s)
+    for part in unclear.parts[0] if unclear.parts is not None else ():
+        await x.record_part(attempt, part, "done", unclear.provider_ref)
     if unclear.over:
         x.witness.memory.ended(attempt.token)
-    entry = _outcome(x, attempt, "unknown", "error", unclear.reason, error_type=unclear.error_type)
+    due = await after_doubt(x, attempt, delay_ms=delay_ms, resumes=unclear.parts is not None)
+    entry = _outcome(
+        x,
+        attempt,
+        "unknown",
+        "error",
+        unclear.reason,
+        error_type=unclear.error_type,
+        bound=due.bound,
+        next_step=due.step,
+    )
     command = x.commands.mark_unknown(
         attempt.ready.at,
         token=attempt.token,
@@ -414,9 +425,11 @@ async def _mark_unknown(x: Executor, attempt: Attempt, unclear: Unclear) -> str:
         reason=unclear.reason,
         over=unclear.over,
         died="child" if unclear.died and attempt.child is not None else "",
-        next_step=next_step,
-        rule=rule,
-        delay_ms=x.backoff_ms(contract, tries, None),
+        next_step=due.step,
+        rule=due.rule,
+        # A provider that asks to be left alone may be asked a question all the same: that changes nothing there.
+        delay_ms=delay_ms if due.step == "rerun" else x.backoff_ms(contract, tries, None),
+        bound=due.bound,
         entry=entry,
     )
     reached(At.WORKER_BEFORE_UNKNOWN, attempt.ready.at.effect_id)

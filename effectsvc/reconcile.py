@@ -19,6 +19,7 @@ from effectsvc.core.fault_points import At, reached
 from effectsvc.core.outcome import Absent, Found, PartlyFound, Undetermined
 from effectsvc.core.states import State
 from effectsvc.executor_files import executor_is_dead
+from effectsvc.retries import deadline_of
 from effectsvc.store import replies as r
 from effectsvc.store.command import address_of
 from effectsvc.store.commands import Address
@@ -257,7 +258,8 @@ async def _report(
         )
         reached(At.RECONCILER_BEFORE_RESOLVE, at.effect_id)
         return (await x.store.send(resolve)).word
-    finding = _finding(x, effect, tool, claim, answer, waited_ms)
+    deadline_ms = await deadline_of(x, at.run)
+    finding = _finding(x, effect, tool, claim, answer, waited_ms, deadline_ms=deadline_ms)
     parts = digest(finding.lines().encode()) if finding.parts_done else "none"
     entry = _entry(x, effect, finding.found, evidence=parts)
     reached(At.RECONCILER_BEFORE_REPORT, at.effect_id)
@@ -279,11 +281,14 @@ def _finding(
     claim: r.ProbeClaimed,
     answer: Absent | PartlyFound | Undetermined,
     waited_ms: int,
+    *,
+    deadline_ms: int | None,
 ) -> Finding:
     contract = tool.contract
     settle_ms = round(contract.settle_s * 1000)
-    first_ms = int(effect.fields.get("first", "0"))
-    elapsed_s = (claim.now_ms - first_ms) / 1000
+    wall_ms = x.wall_ms()
+    first_ms, first_wall_ms = int(effect.fields.get("first", "0")), int(effect.fields.get("first_wall", wall_ms))
+    elapsed_s = max(claim.now_ms - first_ms, wall_ms - first_wall_ms) / 1000
     stopped = _stopped_by(effect.fields.get("reason", ""))
     may_rerun = contract.rerun_rule != "never" and not stopped
     bound = "no_bound"
@@ -295,11 +300,13 @@ def _finding(
         bound = "max_attempts"
     elif elapsed_s >= contract.max_elapsed_s:
         bound = "max_elapsed"
+    elif deadline_ms is not None and max(claim.now_ms, wall_ms) > deadline_ms:
+        bound = "deadline"
     match answer:
         case Absent():
             found, to, parts = "absent", "proposed" if bound == "no_bound" else "failed", {}
         case PartlyFound():
-            found, to = "partly", "resume" if may_rerun else "review"
+            found, to = "partly", "resume" if bound == "no_bound" else "review"
             parts = dict.fromkeys(answer.completed_parts, "")
         case Undetermined():
             found, to, parts = "undetermined", "failed", {}

@@ -25,7 +25,18 @@ CHUNK: Final = 1_000
 MAX_ENTRIES: Final = 50_000
 """Log entries that are looked through for one effect: some seconds; what lies further back is said to be missing."""
 DUE_SETS: Final = ("lane", "rerun", "lookup", "parked", "leases", "held")
-_TOLD: Final = ("outcome", "reason", "error_type", "finding", "how", "part", "phase", "actor", "evidence_digest")
+_TOLD: Final = (
+    "outcome",
+    "reason",
+    "error_type",
+    "finding",
+    "how",
+    "part",
+    "phase",
+    "bound",
+    "actor",
+    "evidence_digest",
+)
 """Fields of an entry's own record that tell something; the other ones are the same in every entry of an effect."""
 
 

@@ -337,7 +337,7 @@ def _result_of(
     status = status_for_state(
         state,
         not_found=answer.get("status") == "not_found",
-        retryable=bound in ("max_attempts", "max_elapsed") or fields.get("rule") in ("rate_limited",),
+        retryable=bound in ("max_attempts", "max_elapsed", "deadline") or fields.get("rule") in ("rate_limited",),
     )
     metadata: dict[str, Any] = {
         name: fields[name]
@@ -373,7 +373,7 @@ def _error_of(state: State, fields: dict[str, str], *, withheld: bool) -> ToolEr
         return ToolError(
             code=fields.get("code", "failed"),
             message="It did not happen, and it is not tried again.",
-            retry="safe" if fields.get("bound") in ("max_attempts", "max_elapsed") else "never",
+            retry="safe" if fields.get("bound") in ("max_attempts", "max_elapsed", "deadline") else "never",
         )
     if state is State.REFUSED:
         return refused_result("", fields.get("rule", "refused"), fields.get("layer", ""), "").error

@@ -181,8 +181,13 @@ def outcome_entry(
     error_type: str = NONE,
     result_digest: str = NONE,
     compensates: str = "",
+    bound: str = "",
+    next_step: str = "",
 ) -> bytes:
     """How one attempt ended: `outcome` is returned, raised, unknown, released, refused_after_run or network_blocked.
+
+    Where it may be tried again, `next_step` says what is due (`rerun`, `lookup`, `review`, should it be in doubt) and
+    `bound` what ended the tries.
 
     `compensates` names the effect that a compensation undoes; the entries of other effects have no such field.
     """
@@ -200,6 +205,8 @@ def outcome_entry(
         "by": by,
         "at_ms": at_ms,
     }
+    if bound:
+        record.update(bound=NONE if bound == "no_bound" else bound, next=next_step)
     if compensates:
         record["compensates"] = compensates
     return entry_bytes(record)

@@ -231,13 +231,14 @@ class EffectCommands(CommandBuilder):
         delay_ms: int,
         entry: bytes,
         died: str = "",
+        bound: str = "no_bound",
     ) -> Command[MarkUnknownReply]:
         """`by` is `worker` or `sweep`; `next_step` is `rerun` (under `rule`), `lookup` or `review`.
 
         `died`: `child` when the child process that ran it ended without an answer, `process` when another process
-        did that may have run other effects too; else empty.
+        did that may have run other effects too; else empty. `bound` is what forbade a rerun.
         """
-        argv = (at.effect_id, token, by, reason, flag(over), died, next_step, rule, delay_ms, entry)
+        argv = (at.effect_id, token, by, reason, flag(over), died, next_step, rule, bound, delay_ms, entry)
         keys = [*self._closing_keys(at), self.keys.suspects, self.keys.deaths, *self._compensated_keys(at)]
         return self._make(_READ["mark_unknown"], "mark_unknown", keys, argv)
 

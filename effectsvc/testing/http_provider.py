@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
@@ -104,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             ref = self.provider.apply(self.headers.get(self.provider.key_header) or "", body)
         except ProviderRejected as rejected:
-            self._say(rejected.status_code, {"error": "rejected"})
+            self._say(rejected.status_code, {"error": "rejected"}, headers=rejected.headers)
         except TimeoutError:
             self.close_connection = True
             self.provider.keep_silent(self.connection)
@@ -120,11 +121,13 @@ class _Handler(BaseHTTPRequestHandler):
     def do_DELETE(self) -> None:
         self.do_POST()
 
-    def _say(self, status: int, value: Any) -> None:
+    def _say(self, status: int, value: Any, *, headers: Mapping[str, str] = MappingProxyType({})) -> None:
         body = json.dumps(value).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
+        for name, text in headers.items():
+            self.send_header(name, text)
         self.end_headers()
         self.wfile.write(body)
 

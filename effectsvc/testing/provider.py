@@ -35,10 +35,14 @@ class Provider(Protocol):
 
 
 class ProviderRejected(Exception):
-    """The provider answered with an HTTP error status and applied nothing. `status_code` is that status."""
+    """The provider answered with an HTTP error status and applied nothing. `status_code` is that status.
 
-    def __init__(self, *, status_code: int) -> None:
+    `headers` holds `Retry-After`, where the provider sent one.
+    """
+
+    def __init__(self, *, status_code: int, retry_after: str = "") -> None:
         self.status_code = status_code
+        self.headers = {"Retry-After": retry_after} if retry_after else {}
         super().__init__(f"the provider answered {status_code}")
 
 
@@ -58,6 +62,7 @@ class _Fault:
     status_code: int = 0
     late_ms: int = 0
     text: str = ""
+    """What it says, or the value of `Retry-After`."""
 
 
 class FakeProvider:
@@ -93,7 +98,7 @@ class FakeProvider:
                     self._apply(key, value, part)
                     return fault.text
                 case _Fault(kind="reject"):
-                    raise ProviderRejected(status_code=fault.status_code)
+                    raise ProviderRejected(status_code=fault.status_code, retry_after=fault.text)
                 case _Fault(kind="late"):
                     self._underway.append((self._clock() + fault.late_ms / 1000, key, value, part))
                 case _Fault(kind="timeout_after"):
@@ -134,11 +139,14 @@ class FakeProvider:
         """The next `times` applications are applied and raise TimeoutError."""
         self._arm(_Fault(kind="timeout_after"), times)
 
-    def reject(self, status_code: int, *, times: int = 1) -> None:
-        """The next `times` applications raise ProviderRejected with this HTTP status and apply nothing."""
+    def reject(self, status_code: int, *, times: int = 1, retry_after: str = "") -> None:
+        """The next `times` applications raise ProviderRejected with this HTTP status and apply nothing.
+
+        `retry_after` is the value of that header: seconds, or an HTTP date.
+        """
         if not 400 <= status_code <= 599:
             raise ValueError("a rejection is an HTTP status from 400 to 599")
-        self._arm(_Fault(kind="reject", status_code=status_code), times)
+        self._arm(_Fault(kind="reject", status_code=status_code, text=retry_after), times)
 
     def late(self, late_ms: int, *, times: int = 1) -> None:
         """The next `times` applications raise TimeoutError at once and are applied `late_ms` later."""

@@ -21,7 +21,7 @@ import asyncio
 import concurrent.futures
 import inspect
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from effectsvc.core.outcome import NotAttempted, OutcomeUnknown, Partial, Rejected, Sourced
@@ -29,6 +29,7 @@ from effectsvc.isolation import Ended
 from effectsvc.tools.contract import ToolContract
 from effectsvc.tools.error_rule import dotted_name, is_a
 from effectsvc.tools.never_connected import never_connected
+from effectsvc.tools.retry_after import retry_after_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Unclear:
     reason: str
     error_type: str
     over: bool
+    retry_after_s: float | None = field(default=None, kw_only=True)
     provider_ref: str = ""
     parts: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     died: bool = False
@@ -145,7 +147,9 @@ def _raised(contract: ToolContract, error: BaseException, *, parts_begun: bool, 
     # A tool that sends several times may have sent before, through a client whose sends are not counted.
     alone = contract.sends == "one_request" or sends == 1
     if rule is not None and rule.verdict != "unknown" and alone:
-        return NotHappened(rule.verdict, rule.code or rule.verdict, error_type, rule.retry_after_s)
+        asked_s = retry_after_s(error)
+        asked_s = rule.retry_after_s if asked_s is None else asked_s
+        return NotHappened(rule.verdict, rule.code or rule.verdict, error_type, asked_s)
     # A send that the context counted was another one: `ctx.http` tells of its own failures by NotAttempted.
     if rule is None and sends == 0 and _never_connected(contract, error):
         return NotHappened("never_connected", "never_connected", error_type)
@@ -153,7 +157,7 @@ def _raised(contract: ToolContract, error: BaseException, *, parts_begun: bool, 
     if releases and not is_a(error, frozenset(contract.ambiguous_errors)):
         return NotHappened("released", "unlisted_error", error_type)
     reason = (rule.code if rule else None) or "raised"
-    return Unclear(reason, error_type, over=True)
+    return Unclear(reason, error_type, over=True, retry_after_s=retry_after_s(error))
 
 
 def _never_connected(contract: ToolContract, error: BaseException) -> bool:

@@ -98,7 +98,7 @@ redis.call('ZREM', queue, effect_id)
 if state == 'unknown' then
   redis.call('ZREM', k_unknown, effect_id)
   redis.call('ZREM', k_lookup, effect_id)
-  redis.call('HDEL', k_effect, 'waiting_for', 'reason', 'needs_review')
+  redis.call('HDEL', k_effect, 'waiting_for', 'reason', 'needs_review', 'bound')
 end
 -- Why it waited, and what an earlier attempt proved, says nothing of this one.
 if f[15] or f[16] then redis.call('HDEL', k_effect, 'lane_reason', 'proof', 'code') end

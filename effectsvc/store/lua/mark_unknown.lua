@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[ mark_unknown: pending -> unknown
 KEYS   meta log effect result leases unknown rerun lookup parked counts open suspects deaths compensated*
-ARGV   effect_id token by reason over died next rule delay_ms entry
+ARGV   effect_id token by reason over died next rule bound delay_ms entry
 REPLY  unknown n epoch | committed n epoch | already state | stale state | lease_lives lease_end_ms | gone
 ]]
 --- include: cell
@@ -36,7 +36,7 @@ if quarantined then
   reason = 'quarantined'
   if next == 'rerun' then next = 'review' end
 end
-n = leave_unknown(e, reason, over, next, rule, delay_ms, entry)
+n = leave_unknown(e, reason, over, next, rule, bound, delay_ms, entry)
 -- A lookup may end the doubt before that; but whether this tool may run on these arguments is for a person.
 if quarantined then redis.call('HSET', k_effect, 'needs_review', '1') end
 -- What the sweep speaks for has ended; a worker's overrun lives, and its lease with it.

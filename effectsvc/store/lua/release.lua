@@ -32,7 +32,7 @@ local short_epoch = string.sub(epoch, 1, 16)
 local n = stored_evidence(e, '1', entry)
 if n then return { 'committed', n, short_epoch } end
 if f[5] or (f[8] and f[8] ~= '') then
-  n = leave_unknown(e, 'in_doubt', '1', next, rule, delay_ms, entry)
+  n = leave_unknown(e, 'in_doubt', '1', next, rule, bound, delay_ms, entry)
   return { 'unknown', n, short_epoch }
 end
 redis.call('HSET', k_effect, 'since', int(now), 'alive', alive_without(f[4], number))

@@ -282,7 +282,7 @@ class EffectOperations(Calls, Suspicions):
         e.attempt, e.token, e.decision = number_of(token), token, decision
         e.first, e.first_wall = e.first or self.now, e.first_wall or wall_ms
         e.executors[e.attempt] = executor
-        e.clear("waiting_for", "reason", "needs_review", "proof", "code")
+        e.clear("waiting_for", "reason", "needs_review", "proof", "code", "bound")
         moved = self.move(e, State.PENDING)
         e.lease = self.now + lease_ms
         self.tell(e)
@@ -384,7 +384,7 @@ class EffectOperations(Calls, Suspicions):
         if e.late is not None:
             return r.Committed(*self._as_the_evidence_says(e, entry))
         if e.doubt:
-            return r.Unknown(*self._leave_unknown(e, "in_doubt", next, rule, delay_ms, entry))
+            return r.Unknown(*self._leave_unknown(e, "in_doubt", next, rule, bound, delay_ms, entry))
         moved = self.move(e, State(to))
         e.proof, e.code = proof, code
         e.clear("decision")
@@ -417,6 +417,7 @@ class EffectOperations(Calls, Suspicions):
         rule: str,
         delay_ms: int,
         entry: bytes,
+        bound: str = "no_bound",
     ) -> MarkUnknownReply:
         """pending -> unknown; the attempt is over (it raised, it is dead), or may still live."""
         e = self.effects.get(effect_id)
@@ -440,7 +441,7 @@ class EffectOperations(Calls, Suspicions):
             reason, next = "quarantined", "review" if next == "rerun" else next  # noqa: A001  # the header's word
         # The lease of a worker's own overrun lives on; what the sweep speaks for has ended.
         keep_lease = by == "worker" and not over
-        said = self._leave_unknown(e, reason, next, rule, delay_ms, entry, keep_lease=keep_lease)
+        said = self._leave_unknown(e, reason, next, rule, bound, delay_ms, entry, keep_lease=keep_lease)
         e.needs_review = e.needs_review or quarantined
         return r.Unknown(*said)
 
@@ -450,6 +451,7 @@ class EffectOperations(Calls, Suspicions):
         reason: str,
         next_step: str,
         rule: str,
+        bound: str,
         delay_ms: int,
         entry: bytes,
         *,
@@ -459,6 +461,7 @@ class EffectOperations(Calls, Suspicions):
         moved = self.move(e, State.UNKNOWN, keep_lease=keep_lease)
         e.doubt, e.reason = True, reason
         e.clear("rerun")
+        e.bound = None if bound == "no_bound" else bound
         match next_step:
             case "rerun":
                 e.rerun = rule
@@ -492,7 +495,7 @@ class EffectOperations(Calls, Suspicions):
         moved: tuple[str, str] = (e.state, e.state)
         if e.state is State.UNKNOWN:
             e.clear("doubt", "reason", "rerun", "waiting_for", "needs_review", "absent_at", "absent_of", "probe_until")
-            e.clear("decision")
+            e.clear("decision", "probe_at", "bound")
             moved = self.move(e, State.COMMITTED)
         self.append("compensated", moved[1], entry, rule="compensation", moved=moved)
 

@@ -187,7 +187,7 @@ class EvidenceOperations(EffectOperations):
     ) -> r.Failed | r.Returned:
         """Proof that nothing happened ends the doubt."""
         e.clear("doubt", "reason", "rerun", "waiting_for", "needs_review", "decision", "absent_at", "absent_of")
-        e.clear("probe_at", "probe_until", "late", "late_digest", "late_ref")
+        e.clear("probe_at", "probe_until", "late", "late_digest", "late_ref", "bound")
         e.parts, e.executors = {}, {}
         moved = self.move(e, State(to))
         e.proof = proof

@@ -16,7 +16,7 @@ local function close_compensated(id, bytes)
   if c[1] == 'unknown' then
     to = 'committed'
     redis.call('HDEL', k_compensated[1], 'decision', 'lane_reason', 'waiting_for', 'rerun', 'doubt', 'needs_review', 'reason',
-      'absent_at', 'absent_of', 'probe_until')
+      'absent_at', 'absent_of', 'probe_at', 'probe_until', 'bound')
     redis.call('HSET', k_compensated[1], 'state', to, 'since', int(now))
     redis.call('ZREM', k_leases, id)
     redis.call('ZREM', k_unknown, id)

@@ -1,13 +1,14 @@
 -- Leaves an effect unknown: it enters the lane's rerun set (under a named rule) or its lookup set, never the outbox.
--- Needs move, log, attempts. `over` is '1' when the attempt is known to be over.
-local function leave_unknown(e, reason, over, next, rule, delay_ms, bytes)
+-- Needs move, log, attempts. `over` is '1' when the attempt is known to be over; `bound` is what forbade a rerun.
+local function leave_unknown(e, reason, over, next, rule, bound, delay_ms, bytes)
   local number = attempt_of(e.token)
   if over == '1' then
     redis.call('HSET', k_effect, 'alive', alive_without(e.alive, number))
     redis.call('HDEL', k_effect, 'x' .. number)
     redis.call('ZREM', k_leases, effect_id)
   end
-  redis.call('HDEL', k_effect, 'rerun')
+  redis.call('HDEL', k_effect, 'rerun', 'bound')
+  if bound ~= 'no_bound' then redis.call('HSET', k_effect, 'bound', bound) end
   redis.call('HSET', k_effect, 'state', 'unknown', 'since', int(now), 'doubt', '1', 'reason', reason)
   redis.call('ZADD', k_unknown, now, effect_id)
   if next == 'rerun' then

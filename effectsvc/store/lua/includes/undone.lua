@@ -2,7 +2,7 @@
 -- Needs move, log, outbox, give_back.
 local function undone(e, to, proof, bound, delay_ms, kind, bytes)
   redis.call('HDEL', k_effect, 'doubt', 'reason', 'rerun', 'lane_reason', 'waiting_for', 'needs_review', 'alive', 'decision',
-    'absent_at', 'absent_of', 'probe_at', 'probe_until', 'late', 'late_digest', 'late_ref', 'parts')
+    'absent_at', 'absent_of', 'probe_at', 'probe_until', 'late', 'late_digest', 'late_ref', 'parts', 'bound')
   redis.call('DEL', k_parts)
   redis.call('ZREM', k_leases, effect_id)
   redis.call('ZREM', k_unknown, effect_id)
