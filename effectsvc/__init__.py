@@ -37,10 +37,13 @@ from effectsvc.settings import Settings
 from effectsvc.tools.context import EffectContext, SyncEffectContext
 from effectsvc.tools.contract import ErrorRule
 from effectsvc.tools.credentials import ActingIdentity, Credential, CredentialResolver, CredentialsUnavailable
+from effectsvc.tools.http_pieces import POST_ERRORS, http_lookup, post_by_key, post_by_key_sync
+from effectsvc.tools.mail_pieces import ImapFolder, MailByMessageId, MailSent, SmtpServer
 from effectsvc.tools.registry import ToolRegistry
 from effectsvc.version import __version__
 
 __all__ = [
+    "POST_ERRORS",
     "Absent",
     "ActingIdentity",
     "AsyncEffectClient",
@@ -60,6 +63,9 @@ __all__ = [
     "Forbid",
     "Found",
     "IdentityError",
+    "ImapFolder",
+    "MailByMessageId",
+    "MailSent",
     "NotAttempted",
     "NotFound",
     "OutcomeUnknown",
@@ -72,6 +78,7 @@ __all__ = [
     "RunConflict",
     "Settings",
     "SettingsError",
+    "SmtpServer",
     "Source",
     "SourceRef",
     "Sourced",
@@ -84,4 +91,7 @@ __all__ = [
     "Undetermined",
     "__version__",
     "current_run",
+    "http_lookup",
+    "post_by_key",
+    "post_by_key_sync",
 ]

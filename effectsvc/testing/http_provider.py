@@ -22,8 +22,9 @@ class HttpProvider(FakeProvider):
     """A FakeProvider at `url`, from `start` (or `with`) to `stop`.
 
     POST, PUT, PATCH and DELETE apply under the key in the header `key_header`, and answer 201 with `answer(ref)` as
-    JSON. GET with that header or `?key=…` looks up: 200 and the first application's answer, or 404. A time-out is a
-    connection that stays silent until the client gives up.
+    JSON. GET with that header, `?key=…` or the key as the path's last part looks up: 200 and the first application's
+    answer, or 404. A key may be quoted (a structured string). A time-out is a connection that stays silent until the
+    client gives up.
     """
 
     def __init__(
@@ -93,8 +94,9 @@ class _Handler(BaseHTTPRequestHandler):
     provider: HttpProvider
 
     def do_GET(self) -> None:
-        asked = parse_qs(urlsplit(self.path).query).get("key", [""])[0]
-        found = self.provider.lookup(self.headers.get(self.provider.key_header) or asked)
+        place = urlsplit(self.path)
+        asked = parse_qs(place.query).get("key", [""])[0] or place.path.rpartition("/")[2]
+        found = self.provider.lookup(self._key() or asked)
         if found:
             self._say(200, self.provider.answer(found[0].ref))
         else:
@@ -103,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         try:
-            ref = self.provider.apply(self.headers.get(self.provider.key_header) or "", body)
+            ref = self.provider.apply(self._key(), body)
         except ProviderRejected as rejected:
             self._say(rejected.status_code, {"error": "rejected"}, headers=rejected.headers)
         except TimeoutError:
@@ -111,6 +113,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.provider.keep_silent(self.connection)
         else:
             self._say(201, self.provider.answer(ref))
+
+    def _key(self) -> str:
+        return (self.headers.get(self.provider.key_header) or "").removeprefix('"').removesuffix('"')
 
     def do_PUT(self) -> None:
         self.do_POST()
