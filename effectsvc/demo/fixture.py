@@ -201,6 +201,11 @@ class _Run:
         """One, two or three; the case system's faults match a case id, so they are kept to cases with one upload."""
         return (self.number - 1) % 3 + 1
 
+    @property
+    def _is_cut_in_the_middle(self) -> bool:
+        """Its packet has three attachments, and the answer to the second is lost: the record is there, one is not."""
+        return self.number % 18 == 1
+
     def _read_all(self) -> None:
         self._call("read_case", {"case_id": self.case_id})
         self._call("read_contact", {"contact_id": self._contact(1)})
@@ -240,9 +245,9 @@ class _Run:
         arguments = self._packet(upload)
         tool, alone = "upload_packet", self._uploads == 1
         if alone and self.number % 6 == 1:
-            # Every third time it is an attachment's answer that is lost: the record is there, but not all of it.
-            first = f"{self.case_id}/{arguments['attachments'][0]['name']}"
-            match = first if self.number % 18 == 1 else self.case_id
+            # Every third time it is an attachment's answer that is lost, in the middle of three.
+            middle = f"{self.case_id}/{arguments['attachments'][len(arguments['attachments']) // 2]['name']}"
+            match = middle if self._is_cut_in_the_middle else self.case_id
             self._answer_lost(tool, arguments, {"provider": "cases", "match": match, "fault": "drop_after_write"})
         elif alone and self.number == CASES // 3 + 2:
             fault = {"provider": "cases", "match": self.case_id, "fault": f"slow_after_write:{SLOW_ANSWER_MS}"}
@@ -260,7 +265,7 @@ class _Run:
         self._again(made, "replan")
 
     def _packet(self, upload: int) -> dict[str, Any]:
-        count = 1 + self._pick(3, "attachments", upload)
+        count = 3 if self._is_cut_in_the_middle else 1 + self._pick(3, "attachments", upload)
         first = self._pick(len(_ATTACHMENTS), "attachment", upload)
         names = [_ATTACHMENTS[(first + offset) % len(_ATTACHMENTS)] for offset in range(count)]
         return {

@@ -47,6 +47,13 @@ class EffectSeen:
     reason: str = ""
     waits_for: str = ""
     age_s: float = 0.0
+    resumed: bool = False
+    """It was cut in the middle, and a later attempt did the parts that were missing, and no other."""
+
+    @property
+    def resumes(self) -> bool:
+        """Whether its unknown end is looked up, or its missing parts are done, without a person."""
+        return self.state is State.UNKNOWN and self.waits_for in ("lookup", "attempt_over", "resume")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,8 @@ class Judgement:
     stranded: tuple[str, ...]
     strays: tuple[str, ...]
     unknown: tuple[LeftUnknown, ...]
+    resumed: int = 0
+    """Effects that were cut in the middle and resumed at the missing part."""
 
     @property
     def holds(self) -> bool:
@@ -108,6 +117,7 @@ def judge(effects: Iterable[EffectSeen], rows: Sequence[LedgerRow]) -> Judgement
             for effect in seen
             if effect.state is State.UNKNOWN
         ),
+        resumed=sum(effect.resumed for effect in seen),
     )
 
 
@@ -147,6 +157,7 @@ def _seen(effect_id: str, fields: Mapping[str, str], stored: bytes | None) -> Ef
             for part in parts_of(tool, orjson.loads(payload.arguments))
         ),
         reason=fields.get("reason", ""),
-        waits_for=fields.get("waiting_for", ""),
+        waits_for=fields.get("waiting_for") or fields.get("rerun", ""),
+        resumed=fields["state"] == State.COMMITTED and "parts" in fields and int(fields.get("attempt", "0")) > 1,
         age_s=round(max(0.0, time.time() - int(fields.get("since", "0")) / 1000), 1),
     )

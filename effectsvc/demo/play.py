@@ -1,7 +1,8 @@
 """Plays an agent's afternoon on real processes: the embedded server, workers, a relay, two providers, two clients.
 
 Some of its calls are made twice, planned again, or made by two processes at once; some answers are lost after the
-write, and two workers are killed in the middle of a call. At the end the providers' ledgers judge.
+write, and two workers are killed in the middle of a call. Uploads that were cut in the middle resume at the missing
+attachment. At the end the providers' ledgers judge.
 
 Everything that is started here is stopped here, however it ends.
 """
@@ -48,6 +49,9 @@ PLAY_S: Final = 120.0
 """The calls take some ten seconds; after this something hangs, and is told rather than waited for."""
 SETTLE_S: Final = 60.0
 """After the last call: a lease, the sweep, and room. What moves longer is stranded."""
+RESUME_S: Final = 12.0
+"""How long is waited for uploads that were cut in the middle: twice their settle time, and room. What takes longer is
+shown as unknown, with what it waits for."""
 TICK_S: Final = 0.1
 """How often is looked at what moves: quicker than a person sees, and no load."""
 HURRIED_DRAIN_S: Final = 5.0
@@ -222,11 +226,13 @@ class Afternoon:
         return played_s
 
     def settle(self) -> list[EffectSeen]:
-        """Every accepted effect, once none waits or runs any more, or after SETTLE_S."""
-        deadline = time.monotonic() + SETTLE_S
+        """Every accepted effect, once none waits or runs any more, or after SETTLE_S; in doubt, after RESUME_S."""
+        start = time.monotonic()
         while True:
             effects = see_effects(self._cast.store, self._cast.commands, list(self.progress.effects))
-            if not any(effect.state in MOVING for effect in effects) or time.monotonic() > deadline:
+            waited_s = time.monotonic() - start
+            moves = any(effect.state in MOVING for effect in effects) and waited_s < SETTLE_S
+            if not moves and not (any(effect.resumes for effect in effects) and waited_s < RESUME_S):
                 return effects
             self._interrupts.check()
             self._check_processes()

@@ -88,6 +88,7 @@ class Report:
             "reads": self.reads,
             "failed_reads": self.failed_reads,
             "joined": self.joined,
+            "resumed": found.resumed,
             "refused": self.refused,
             "kills": self.kills,
             "workers": self.workers,

@@ -169,6 +169,7 @@ def _summary(report: Report) -> Table:
     table.add_row("Providers' ledgers", ", ".join(f"{kind} {count}" for kind, count in found.provider_writes.items()))
     table.add_row("  most under one key", str(found.max_effects_per_key))
     table.add_row("Calls that joined", f"{report.joined} (same call, two processes, or planned again)")
+    table.add_row("Uploads cut in two", f"{found.resumed} resumed at the missing attachment, the record not made again")
     table.add_row("Workers killed (-9)", f"{report.kills}, of {report.workers} at a time")
     table.add_row("Rates", f"{report.calls_per_s:.1f} calls/s, {report.effects_per_s:.1f} effects/s")
     table.add_row("Time", f"{report.duration_s:.1f} s, of which {report.played_s:.1f} s for the calls")

@@ -114,6 +114,20 @@ def check_numbers(told: dict[str, Any], steps: list[Step]) -> None:
     assert told["provider_effects"] == plan.intents - absent
 
 
+def check_cut_uploads(kept: Path, cut: list[Step]) -> None:
+    """The case system's own ledger: of each packet that was cut, the record once, and each attachment once."""
+    with Ledger(path=kept / "providers" / CASES_LEDGER) as ledger:
+        rows = ledger.rows()
+    assert cut
+    for step in cut:
+        case_id, attachments = step.arguments["case_id"], step.arguments["attachments"]
+        assert isinstance(attachments, list)
+        (record,) = [row for row in rows if row.kind == "packet" and orjson.loads(row.detail)["case_id"] == case_id]
+        written = [row.name for row in rows if row.kind == "attachment" and row.ref == record.ref]
+        # In the order in which the packet names them: the one that was missing came last, and only it came again.
+        assert written == [attachment["name"] for attachment in attachments if isinstance(attachment, dict)]
+
+
 def test_a_short_demo_comes_to_what_its_calls_mean_and_keeps_its_data(demos: Any, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     demo = demos("--calls", "60", "--json", "--keep", str(kept))
@@ -133,6 +147,9 @@ def test_a_short_demo_comes_to_what_its_calls_mean_and_keeps_its_data(demos: Any
     assert (kept / "server" / "appendonlydir").is_dir()
     assert (kept / "logs" / "worker-1.log").is_file()
 
+    check_cut_uploads(kept, [s for s in load_afternoon()[:60] if s.how == "answer_lost" and s.tool == "upload_packet"])
+    assert told["resumed"] == 2
+
     again = demos("--keep", str(kept))
     code, out = again.result()
     assert (code, out) == (1, b"")
@@ -147,6 +164,7 @@ def test_the_whole_afternoon_acts_at_most_once_through_kills_and_lost_answers(de
     check_numbers(told, load_afternoon())
     assert told["effects"] >= 200
     assert told["kills"] == 2
+    assert told["resumed"] >= 4, "four packets are cut between their attachments"
     assert told["duration_s"] < 180
     assert told["data_dir"] is None
     assert demo.left_behind() == []
