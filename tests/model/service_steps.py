@@ -83,7 +83,8 @@ def _claims(scene: Scene, effect_id: str, attempt: int, *, force: bool) -> Steps
         learnt = learn(after, effect_id, attempt)
     for number, executor in scene.effect(effect_id).executors.items():
         if scene.is_dead(executor):
-            after, _ = after.tell("over", effect_id, effect_id=effect_id, number=number, how="lock_free", entry=b"")
+            arguments = {"number": number, "how": "lock_free", "after_ms": 0, "entry": b""}
+            after, _ = after.tell("over", effect_id, effect_id=effect_id, **arguments)
     found = after.holds(after.effect(effect_id).occ or 1)
     waited = waited_ms(after, effect_id, attempt, learnt)
     reason = scene.effect(effect_id).reason or ""

@@ -119,6 +119,7 @@ def _asks(scene: Scene, i: int, hand: Hand, who: str) -> Steps:
         "executor": f"x{i + 1}",
         "wall_ms": 1,
         "max_age_ms": None,
+        "apart": True,  # where a body runs is no matter here: what it was suspected of stops nothing
         "decision": "",
         "limits": NO_LIMITS,
         "entry": b"",
@@ -301,6 +302,7 @@ def unknown_arguments(scene: Scene, hand: Hand, *, by: str, over: bool) -> dict[
         "by": by,
         "reason": "raised",
         "over": over,
+        "died": "",
         "next": next_step,
         "rule": rule,
         "delay_ms": 0,
@@ -321,7 +323,7 @@ def _marks_unknown(scene: Scene, i: int, hand: Hand, who: str) -> Steps:
 
 
 def _tells_over(scene: Scene, i: int, hand: Hand, who: str) -> Steps:
-    arguments = {"effect_id": hand.effect, "number": hand.number, "how": "ended", "entry": b""}
+    arguments = {"effect_id": hand.effect, "number": hand.number, "how": "ended", "after_ms": 0, "entry": b""}
     yield from sent(scene, who, "over", hand.effect, arguments, lambda after, reply: after.hand(i, Hand()))
 
 
