@@ -8,6 +8,7 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,7 @@ class Desk:
             token=token,
             lease_ms=LONG_MS,
             executor=executor,
-            wall_ms=1,
+            wall_ms=time.time_ns() // 1_000_000,
             decision=short(digest(b"decision")),
             entry=_outcome(effect_id, token, "returned"),
         )
