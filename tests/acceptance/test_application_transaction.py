@@ -75,7 +75,11 @@ class Application:
 
 @pytest.fixture(scope="module")
 def deployment(deploy: Callable[..., Deployment]) -> Deployment:
-    return deploy(workers=1, lossy=True)
+    """Only the application is behind the proxy: RQ sends an EXEC of its own with each job."""
+    made = deploy(workers=0, lossy=True)
+    made.start_worker("worker-1", EFFECTSVC_REDIS_URL=made.server.url)
+    made.await_published()
+    return made
 
 
 @pytest.fixture
