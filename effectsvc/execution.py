@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from effectsvc.core.canonical import short
-from effectsvc.core.decision import decision_entry, entry_hash, note_entry, outcome_entry
+from effectsvc.core.decision import decision_entry, entry_hash, note_entry, outcome_entry, shown_ref
 from effectsvc.core.effect import Effect, Payload
 from effectsvc.core.fault_points import At, reached
 from effectsvc.core.identity import attempt_token, new_nonce
@@ -159,7 +159,7 @@ async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None)
     effect, at = ready.effect, ready.at
     token = attempt_token(epoch=x.epoch, n=effect.attempt + 1, nonce=new_nonce())
     wall_ms = x.wall_ms()
-    entry = decision_entry(ready.facts, token=token, occurrence=effect.occurrence, at_ms=wall_ms)
+    entry = decision_entry(ready.facts, token=token, occurrence=effect.occurrence, at_ms=wall_ms, executor=executor_id)
     decision = entry_hash(entry)
     lease_ms, asked_at = x.settings.lease_ms, x.keeper.boot_now()
     begin = x.commands.begin(
@@ -180,16 +180,20 @@ async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None)
     try:
         reply = await x.begin(begin)
     except LostReply:
-        x.forget(at, token)
+        x.forget(at, token, decision)
         return "unanswered"
     except StoreError as error:
         if error.code == "too_few_replicas":
-            x.forget(at, token)  # it stands on the primary alone: never run, and given back
+            x.forget(at, token, decision)  # it stands on the primary alone: never run, and given back
         return "unanswered"
     if not isinstance(reply, r.Granted) and x.store.resends != resends:
-        effect = await _given_back(x, effect, at, token)
+        effect = await _given_back(x, effect, at, token, decision)
     match reply:
         case r.Granted():
+            if not await x.exported(ready.tool.contract, reply.n):
+                x.logger.error("the decision of effect %s is not exported; it is given back unrun", at.effect_id)
+                x.forget(at, token, decision)
+                return "not_exported"
             if not reply.n:  # the script logs the first grant only
                 x.logger.info("effect %s: its begin was sent again and granted again", at.effect_id)
             # The lease counts from before the command was sent: our clock never believes longer than the store's.
@@ -245,7 +249,7 @@ async def _quarantined(x: Executor, effect: Effect, at: Address) -> str:
     return (await x.store.send(held)).word
 
 
-async def _given_back(x: Executor, effect: Effect, at: Address, token: str) -> Effect:
+async def _given_back(x: Executor, effect: Effect, at: Address, token: str, decision: str) -> Effect:
     """After a begin that was sent again and not granted: the first send may have begun it, and something came between.
 
     It has not run, so it is released, with this token as the proof of whose it is. Returns the effect as it is then.
@@ -253,7 +257,7 @@ async def _given_back(x: Executor, effect: Effect, at: Address, token: str) -> E
     fields = await x.store.send(x.commands.effect_fields(at.effect_id))
     if fields.get("token") != token or fields.get("state") != State.PENDING:
         return effect
-    await x.release_unrun(at, token)
+    await x.release_unrun(at, token, decision)
     return replace(effect, attempt=effect.attempt + 1)
 
 
@@ -339,7 +343,8 @@ def _outcome(x: Executor, attempt: Attempt, outcome: str, verdict: str, reason: 
 
 
 async def _commit(x: Executor, attempt: Attempt, result: StoredResult) -> str:
-    entry = _outcome(x, attempt, "returned", "allow", "returned", result_digest=result.digest)
+    ref = shown_ref(result.provider_ref, log_key=attempt.ready.facts.log_key)
+    entry = _outcome(x, attempt, "returned", "allow", "returned", result_digest=result.digest, provider_ref=ref)
     command = x.commands.commit(
         attempt.ready.at,
         token=attempt.token,

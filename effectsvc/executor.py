@@ -64,6 +64,8 @@ SIDE_TASKS_S: Final = 2.0
 """What is still being told at a drain may take so long; the lock file speaks for the rest."""
 UNRUN_PAUSE_MS: Final = 1_000
 """An attempt that was given back unrun met a store that did not answer: not again at once."""
+EXPORT_LOOK_S: Final = 0.01
+"""How often is looked whether a decision is exported: the exporter's own pause is twice that."""
 MAX_REPORT_CHARS: Final = 500
 """A report is a line for people who wait."""
 MAX_BACKOFF_S: Final = 300.0
@@ -234,17 +236,41 @@ class Executor:
             return await self.store.send_replicated(command, replicas=self.settings.replicas)
         return await self.store.send(command)
 
-    def forget(self, at: Address, token: str) -> None:
-        """Gives back an attempt whose begin was not answered and which therefore never runs; until it is told."""
-        self._until_told(token, lambda: self.release_unrun(at, token))
+    async def exported(self, contract: ContractFacts, n: int) -> bool:
+        """Whether the decision with this counter is in the log's files, where the setting asks for that; waits for it.
 
-    async def release_unrun(self, at: Address, token: str) -> None:
-        """Releases an attempt that this process holds and has not run, and will not run. Raises StoreError."""
+        Returns False when the exporter has not come so far in `patience_s`, or while less than half of the lease is
+        left: then the tool must not run. A counter of 0 (a begin that was sent again) waits for all that is there now.
+        """
+        asked = self.settings.export_before_run
+        if asked == "never" or (asked == "irreversible" and contract.reversibility == "reversible"):
+            return True
+        until = asyncio.get_running_loop().time() + min(self.settings.patience_s, self.settings.lease_s / 2)
+        try:
+            if not n:
+                n = int((await self.store.send(self.commands.hash_fields(self.keys.meta)))["n"])
+            while await self.store.send(self.commands.watermark()) < n:
+                if asyncio.get_running_loop().time() > until:
+                    return False
+                await asyncio.sleep(EXPORT_LOOK_S)
+        except StoreError:
+            return False
+        return True
+
+    def forget(self, at: Address, token: str, decision: str) -> None:
+        """Gives back an attempt whose begin was not answered and which therefore never runs; until it is told."""
+        self._until_told(token, lambda: self.release_unrun(at, token, decision))
+
+    async def release_unrun(self, at: Address, token: str, decision: str) -> None:
+        """Releases an attempt that this process holds and has not run, and will not run. Raises StoreError.
+
+        `decision` is the hash of the entry that its begin brought.
+        """
         entry = outcome_entry(
             effect=at.effect_id,
             tool="not_evaluated",
             token=token,
-            decision="none",
+            decision=decision,
             outcome="released",
             verdict="error",
             reason="begin_unanswered",

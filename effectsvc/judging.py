@@ -305,6 +305,7 @@ async def facts_of(
         log_key=await x.log_key(effect.tenant),
         would=would,
         compensates=effect.fields.get("compensates", ""),
+        timeout_ms=round(1000 * tool.contract.timeout_s) if tool else 0,
         identity=NOT_EVALUATED
         if tool is None
         else checked_reference(x.registry.credentials, x.identity(effect, tool.contract)),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from effectsvc.compensation import read_compensated
 from effectsvc.core.canonical import digest, short
-from effectsvc.core.decision import note_entry
+from effectsvc.core.decision import note_entry, shown_ref
 from effectsvc.core.effect import CompensatedEffect, Effect, Payload
 from effectsvc.core.fault_points import At, reached
 from effectsvc.core.outcome import Absent, Found, PartlyFound, Undetermined
@@ -245,14 +245,16 @@ async def _report(
     if isinstance(answer, Found):
         x.prober.done(at.effect_id, effect.attempt)
         result = store_result(contract, answer.data, hygiene=x.registry.hygiene, at_ms=x.wall_ms())
-        entry = _entry(x, effect, "found", evidence=result.digest)
+        ref = clean_reference(answer.provider_ref) or result.provider_ref
+        shown = shown_ref(ref, log_key=await x.log_key(effect.tenant))
+        entry = _entry(x, effect, "found", evidence=result.digest, provider_ref=shown)
         resolve = x.commands.resolve(
             at,
             attempt=effect.attempt,
             by="lookup",
             to="committed",
             digest=short(result.digest),
-            ref=clean_reference(answer.provider_ref) or result.provider_ref,
+            ref=ref,
             result=result.stored,
             entry=entry,
         )
@@ -327,12 +329,13 @@ def _stopped_by(reason: str) -> str:
     return reason if reason.startswith("cancel") or reason in STOPS else ""
 
 
-def _entry(x: Executor, effect: Effect, finding: str, *, evidence: str) -> bytes:
+def _entry(x: Executor, effect: Effect, finding: str, *, evidence: str, provider_ref: str = "none") -> bytes:
     facts: dict[str, object] = {
         "effect": effect.effect_id,
         "attempt": effect.attempt,
         "finding": finding,
         "evidence_digest": evidence,
+        "provider_ref": provider_ref,
     }
     if effect.payload.compensates is not None:
         facts["compensates"] = effect.payload.compensates.effect_id

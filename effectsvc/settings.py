@@ -68,18 +68,41 @@ class Settings(BaseSettings):
     """Where executors keep lock files, marks and spooled outcomes; default: the user's state directory."""
     spool_mb: int = Field(256, ge=1)
     """The most that spooled outcomes may take."""
+    retain_for_s: float = Field(2_592_000, ge=60)
+    """How long a final effect's record stays; then, once it is exported, tombstones of its claims take its place."""
     retain_reads_for_s: float = Field(3600, ge=0)
     """How long a read's result answers its call id."""
     log_digests: Literal["keyed", "plain"] = "keyed"
     """Argument digests in the log: HMAC under a key per tenant, or plain sha256."""
     patience_s: float = Field(10, gt=0)
     """How long an unanswered command is sent again."""
+    log_dir: Path | None = None
+    """Where `effectsvc export` writes the decision log."""
+    log_origin: str = ""
+    """The log's name in its checkpoints, a host and a path; default: `effectsvc.local/` and the cell."""
+    log_key_file: Path | None = None
+    """The Ed25519 key that signs checkpoints (`effectsvc log keys gen`)."""
+    checkpoint_records: int = Field(1_024, ge=1)
+    """A checkpoint after so many records,"""
+    checkpoint_s: float = Field(10, gt=0)
+    """or so long after the last one."""
+    heartbeat_s: float = Field(300, gt=0)
+    """An idle log is signed again so often."""
+    stream_keep_s: float = Field(3_600, ge=0)
+    """How long exported entries stay in the stream."""
+    export_before_run: Literal["never", "irreversible", "always"] = "never"
+    """For which tools an attempt waits until its decision is synced in the log's files, before it may run."""
     metrics_port: int | None = Field(None, ge=0, le=65_535)
     """Serve /metrics, /healthz and /readyz here."""
 
     @property
     def lane_names(self) -> tuple[str, ...]:
         return tuple(name.strip() for name in self.lanes.split(",") if name.strip())
+
+    @property
+    def origin(self) -> str:
+        """The log's name in its checkpoints."""
+        return self.log_origin or f"effectsvc.local/{self.cell}"
 
     @property
     def lease_ms(self) -> int:

@@ -1,4 +1,4 @@
-"""A whole effectsvc on one machine: the embedded server, worker processes and a relay, started and stopped together.
+"""A whole effectsvc on one machine: an embedded server, workers, a relay, an exporter, started and stopped together.
 
 For `up` and `demo`. What it starts it stops, in reverse order, also when starting fails half-way.
 """
@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from effectsvc.decisionlog.keys import new_signer, save_signer
 from effectsvc.embedded import EmbeddedServer
 from effectsvc.errors import EffectsvcError
 from effectsvc.execution import now_ms
@@ -31,6 +32,10 @@ DRAIN_S: Final = 45.0
 """How long a process may take to drain: the demo's longest tool timeout, and time to close."""
 
 
+EXPORT_S: Final = 10.0
+"""How long the exporter may take at least, after the others have ended, to export the rest and sign it."""
+
+
 class StackError(EffectsvcError):
     """A process of the stack did not start, or ended by itself."""
 
@@ -40,7 +45,8 @@ class StackError(EffectsvcError):
 class Stack:
     """The processes of one development stack. Use as `with`.
 
-    `directory` keeps the server's data, the executors' state and the processes' logs. Raises EmbeddedError, StackError.
+    `directory` keeps the server's data, the executors' state, the processes' logs, the decision log (`log`) and the key
+    that signs it (`log.key`), unless `export` is False. Raises EmbeddedError, StackError.
     """
 
     def __init__(
@@ -53,12 +59,14 @@ class Stack:
         cell: str = "effects",
         port: int | None = None,
         environment: dict[str, str] | None = None,
+        export: bool = True,
     ) -> None:
         self.directory = directory
         self.workers = workers
         self.server = EmbeddedServer(data_dir=directory / "server", port=port)
         self._tools, self._policy, self._cell = tools, policy, cell
         self._extra = environment or {}
+        self._is_exported = export
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._logs: list[int] = []
 
@@ -71,6 +79,8 @@ class Stack:
             "EFFECTSVC_TOOLS": self._tools,
             "EFFECTSVC_TOPOLOGY": "single",
             "EFFECTSVC_STATE_DIR": str(self.directory / "state"),
+            "EFFECTSVC_LOG_DIR": str(self.directory / "log"),
+            "EFFECTSVC_LOG_KEY_FILE": str(self.directory / "log.key"),
         }
         if self._policy is not None:
             shared["EFFECTSVC_POLICY"] = str(self._policy)
@@ -100,6 +110,14 @@ class Stack:
         for number in range(self.workers):
             self.start_worker(f"worker-{number + 1}")
         self.start_process("relay", "relay")
+        if self._is_exported:
+            self._make_log_key()
+            self.start_process("export", "export")
+
+    def _make_log_key(self) -> None:
+        """Once; the decision log is begun with it."""
+        if not (key := self.directory / "log.key").exists():
+            save_signer(new_signer(self.settings().origin), key)
 
     async def _create_cell(self) -> None:
         settings = self.settings()
@@ -159,20 +177,22 @@ class Stack:
         return {name: status for name, each in self.processes.items() if (status := each.poll()) is not None}
 
     def stop(self, *, drain_s: float = DRAIN_S) -> None:
-        """SIGTERM to all, at once; they drain; what has not ended in `drain_s` is killed; then the server stops.
+        """SIGTERM to all, at once; they drain; what has not ended in `drain_s` is killed.
 
-        Safe to call again.
+        Then the exporter, which signs what they said last, and then the server. Safe to call again.
         """
-        for process in self.processes.values():
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
+        last = [process for name, process in self.processes.items() if name == "export"]
         until = time.monotonic() + drain_s
-        for process in self.processes.values():
-            try:
-                process.wait(max(0.1, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        for group in ([each for each in self.processes.values() if each not in last], last):
+            for process in group:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGTERM)
+            for process in group:
+                try:
+                    process.wait(max(EXPORT_S if group is last else 0.1, until - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
         self.processes.clear()
         for log in self._logs:
             os.close(log)

@@ -4,7 +4,8 @@
   when its executor's lock file is seen to be free);
 - what waits in a halted run is cancelled;
 - an approval that nobody gave in time is refused;
-- what was parked goes back when its reason has gone.
+- what was parked goes back when its reason has gone;
+- a final effect that is old and exported is retired to tombstones.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ import orjson
 
 from effectsvc.core.canonical import short
 from effectsvc.core.decision import note_entry, outcome_entry
-from effectsvc.core.effect import Payload
+from effectsvc.core.effect import HEX_DIGEST, Payload
 from effectsvc.core.fault_points import At, reached
-from effectsvc.core.identity import parse_attempt_token
+from effectsvc.core.identity import call_claim_digest, parse_attempt_token
+from effectsvc.core.states import FINAL
 from effectsvc.executor_files import executor_is_dead, state_dir
 from effectsvc.settings import Settings
 from effectsvc.store import replies as r
@@ -30,10 +32,13 @@ from effectsvc.store.async_store import AsyncStore
 from effectsvc.store.commands import Address, Commands, Read, raw_bytes, text_map, text_tuple
 from effectsvc.store.epochs import is_in_force, show_marks
 from effectsvc.store.keys import CellKeys
+from effectsvc.store.log_commands import RetireReply
 from effectsvc.store.reply import EpochMismatch
 from effectsvc.store.sync_store import SyncStore
 from effectsvc.witness import ended_here, host_marks
 
+SCAN_KEYS: Final = 500
+"""Keys of which one pass looks whether they are effects to retire: a million keys in half an hour, unnoticed."""
 PASS_LIMIT: Final = 200
 """Effects that one pass looks at per kind: a second's work at most; the next pass goes on."""
 
@@ -50,6 +55,7 @@ class Swept:
     overtaken: int = 0
     expired: int = 0
     unparked: int = 0
+    retired: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,9 @@ class Sweep:
         self._directory = state_dir(str(settings.state_dir) if settings.state_dir else None)
         self._parked_at: dict[str, int] = {}
         self._by = f"sweep-{os.getpid()}"
+        self._scan_at = "0"
+        self._old: tuple[int, dict[str, int]] = (0, {})
+        """Final effects that the last pass saw to be old, by id with since when; and the log's counter, read after."""
 
     def close(self) -> None:
         self._store.close()
@@ -82,6 +91,7 @@ class Sweep:
             overtaken=self._halted_runs(),
             expired=self._expired_approvals(),
             unparked=self._parked(),
+            retired=self._retire(),
         )
 
     def _settled(self) -> bool:
@@ -245,6 +255,49 @@ class Sweep:
         names = ("fleet", "cell", f"tenant:{fields['tenant']}", f"tool:{fields['tool']}", f"agent:{fields['agent']}")
         return any(switches.get(name) for name in names)
 
+    # ---- old effects -----------------------------------------------------------------------------------------------
+
+    def _retire(self) -> int:
+        """Retires what the last pass saw to be final and old; and looks at the next keys for such effects.
+
+        Between the two the exporter may have come past all that was ever said of them: the script compares.
+        """
+        seen_n, old = self._old
+        done = sum(isinstance(self._send_retire(*each, seen_n=seen_n), r.Buried) for each in old.items())
+        found = self._old_effects()
+        meta = self._store.send(Read(("HGETALL", self.keys.meta), text_map))
+        self.commands.buckets = int(meta.get("buckets", self.commands.buckets))
+        self._old = (int(meta.get("n", "0")), found)
+        return done
+
+    def _old_effects(self) -> dict[str, int]:
+        pattern = self.keys.effect("*").replace("{", "[{]")  # a name in braces, not a pattern
+        scan: Read[tuple[str, tuple[str, ...]]] = Read(
+            ("SCAN", self._scan_at, "MATCH", pattern, "COUNT", SCAN_KEYS),
+            lambda raw: (raw[0].decode(), text_tuple(raw[1])),
+        )
+        self._scan_at, keys = self._store.send(scan)
+        ids = [key.rpartition(":")[2] for key in keys]
+        asked = [Read(("HMGET", key, "state", "since"), text_pair) for key in keys]
+        seconds, _ = self._store.send(Read(("TIME",), lambda raw: (int(raw[0]), 0)))
+        limit = seconds * 1000 - round(1000 * self.settings.retain_for_s)
+        states = zip(ids, self._store.send_many(asked), strict=True)
+        return {effect_id: int(since) for effect_id, (state, since) in states if state in FINAL and int(since) < limit}
+
+    def _send_retire(self, effect_id: str, since: int, *, seen_n: int) -> RetireReply:
+        fields = self._store.send(self.commands.effect_fields(effect_id))
+        raw = self._store.send(self.commands.payload(effect_id))
+        at, call = Address(effect_id, fields.get("run", ""), "", "none"), ""
+        if raw is not None:
+            payload = Payload.from_bytes(raw)
+            if len(payload.intent_key) == HEX_DIGEST:
+                at = Address(effect_id, at.run, "", short(payload.intent_key))
+            if payload.tool_call_id and "tenant" in fields:
+                names = {"tenant": fields["tenant"], "run_id": payload.run_id, "tool_call_id": payload.tool_call_id}
+                call = call_claim_digest(**names)
+        retain_ms = round(1000 * self.settings.retain_for_s)
+        return self._store.send(self.commands.retire(at, call=call, since=since, seen_n=seen_n, retain_ms=retain_ms))
+
     # ---- epochs ----------------------------------------------------------------------------------------------------
 
     def accept_restart(self, mismatch: EpochMismatch) -> None:
@@ -269,3 +322,8 @@ class Sweep:
             accepted = is_in_force(reply)
         if not accepted:
             await asyncio.sleep(ASK_AGAIN_S)
+
+
+def text_pair(raw: Any) -> tuple[str, str]:
+    """Two fields of a hash as text; an absent one is empty, and a time that is absent 0."""
+    return (raw[0] or b"").decode(), (raw[1] or b"0").decode()

@@ -127,7 +127,7 @@ def measure(workload: Workload, plan: Plan, *, say: Callable[[str], None]) -> li
         environment = {"EFFECTSVC_DURABILITY": plan.durability, **workload.worker}
         if plan.profile is not None:
             environment["EFFECTSVC_PROFILE"] = str(plan.profile.absolute())
-        stack = Stack(directory, tools=TOOLS, workers=1, cell="bench", environment=environment)
+        stack = Stack(directory, tools=TOOLS, workers=1, cell="bench", environment=environment, export=False)
         if plan.durability == "everysec":
             stack.server = EmbeddedServer(data_dir=directory / "server", appendfsync="everysec")
         say(f"{workload.name}: starting a server, one worker and a relay")

@@ -79,7 +79,7 @@ class Cast:
             "EFFECTSVC_STORE_STALL_S": f"{STORE_STALL_S:g}",
             "EFFECTSVC_PATIENCE_S": f"{PATIENCE_S:g}",
         }
-        self._stack = Stack(self.directory, tools=REGISTRY, workers=0, environment=environment)
+        self._stack = Stack(self.directory, tools=REGISTRY, workers=0, environment=environment, export=False)
         self._stack.start()
         for _ in range(WORKERS):
             self.start("worker")

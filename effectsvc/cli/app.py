@@ -21,6 +21,7 @@ from effectsvc.cli import (
     effects,
     finding,
     freezes,
+    logs,
     policy,
     quarantine,
     runs,
@@ -39,6 +40,7 @@ app.add_typer(approvals.approvals_app, name="approvals")
 app.add_typer(cells.cell_app, name="cell")
 app.add_typer(chaos.chaos_app, name="chaos")
 app.add_typer(effects.effects_app, name="effects")
+app.add_typer(logs.log_app, name="log")
 app.add_typer(policy.policy_app, name="policy")
 app.add_typer(runs.runs_app, name="runs")
 app.add_typer(quarantine.quarantine_app, name="quarantine")
@@ -109,13 +111,32 @@ def relay() -> None:
 
 
 @app.command()
+def export(
+    log: Annotated[Path | None, typer.Option("--log", help="The log's directory; else EFFECTSVC_LOG_DIR.")] = None,
+    key_file: Annotated[Path | None, typer.Option(help="The key that signs checkpoints.")] = None,
+    key_env: Annotated[str | None, typer.Option(help="The variable that holds that key.")] = None,
+    hmac_env: Annotated[str | None, typer.Option(help="The variable that holds the secret of an HMAC line.")] = None,
+    once: Annotated[bool, typer.Option(help="Export what there is, sign, and leave.")] = False,
+) -> None:
+    """Write the cell's decision log to files and sign it. One exports; others stand by."""
+    from effectsvc_workers.export import Export, signers_of
+
+    from effectsvc.settings import load_settings
+
+    _log_to_stderr()
+    settings = load_settings(log_dir=log, log_key_file=key_file)
+    signers = signers_of(settings, key_variable=key_env, secret_variable=hmac_env)
+    raise typer.Exit(Export(settings, signers).run(once=once))
+
+
+@app.command()
 def up(
     tools: Annotated[str, typer.Option(envvar="EFFECTSVC_TOOLS", help="Your registry, package.module:tools.")],
     directory: Annotated[Path, typer.Option("--dir", help="Where data, state and logs are kept.")] = Path(".effectsvc"),
     workers: Annotated[int, typer.Option(min=1)] = 1,
     port: Annotated[int, typer.Option(help="Port of the embedded server; 0 takes a free one.")] = 0,
 ) -> None:
-    """Development: an embedded server, workers and a relay, until Ctrl-C."""
+    """Development: an embedded server, workers, a relay and an exporter, until Ctrl-C."""
     import time
 
     from effectsvc.stack import Stack

@@ -146,6 +146,13 @@ class Operator:
             sys.path.insert(0, here)
         return load_tools(self.settings)
 
+    def log_key(self, tenant: str) -> bytes | None:
+        """The tenant's key for digests in the log; None under `log_digests = "plain"`, or where it is destroyed."""
+        if self.settings.log_digests == "plain":
+            return None
+        raw = self.send(Read(("HGET", self.keys.log_keys, tenant), raw_bytes))
+        return None if raw is None else bytes.fromhex(raw.decode())
+
     # ---- the log -----------------------------------------------------------------------------------------------------
 
     by: Final = f"operator-{os.getpid()}"

@@ -45,7 +45,7 @@ def say(text: str) -> None:
     typer.echo(f"effectsvc: {text}", err=True)
 
 
-def fail(text: str, code: Exit) -> NoReturn:
+def fail(text: str, code: Exit | int) -> NoReturn:
     """Says what is wrong, and ends the command."""
     say(text)
     raise typer.Exit(code)

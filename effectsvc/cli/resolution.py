@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from effectsvc.cli.operator import Loaded, Operator
 from effectsvc.cli.output import Exit, fail, say
 from effectsvc.core.canonical import digest, short
+from effectsvc.core.decision import shown_ref
 from effectsvc.core.states import FINAL, State
 from effectsvc.errors import ContractError
 from effectsvc.store import replies as r
@@ -188,6 +189,7 @@ def send_verdict(operator: Operator, loaded: Loaded, said: Said) -> Answer:
         evidence_digest=digest(said.evidence.encode()) if said.evidence else "none",
         attempt_over=said.attempt_over,
         result_digest=said.digest or "none",
+        provider_ref=shown_ref(said.provider_ref, log_key=operator.log_key(loaded.fields["tenant"])),
         **({"compensates": loaded.fields["compensates"]} if "compensates" in loaded.fields else {}),
     )
     reply = operator.send(

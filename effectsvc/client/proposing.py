@@ -116,6 +116,7 @@ class Advice:
     verdict: Verdict
     would_rule_id: str
     sent: SentArguments | None
+    unreadable: tuple[str, ...] = ()
 
 
 async def prepare(run: Run, asked: Asked) -> Prepared:
@@ -139,7 +140,7 @@ def prepare_under(
             if not isinstance(verdict, Deny):
                 verdict = Deny("invalid_arguments", "1:ghost_arguments", message=error.message)
     rules = None if contract is None else book.rules(contract)
-    proposal = _proposal(run, asked, contract, sent, meaning, verdict, advice.would_rule_id, book, rules)
+    proposal = _proposal(run, asked, contract, advice, meaning, verdict, book, rules)
     return Prepared(
         asked=asked,
         proposal=proposal,
@@ -188,6 +189,7 @@ def advise(run: Run, asked: Asked, contract: PublishedContract | None, book: Rul
         verdict=judged.verdict,
         would_rule_id=judged.would_rule_id,
         sent=None if isinstance(sent, ArgumentsRefused) else sent,
+        unreadable=sent.unreadable if isinstance(sent, ArgumentsRefused) else (),
     )
 
 
@@ -208,14 +210,13 @@ def _proposal(
     run: Run,
     asked: Asked,
     contract: PublishedContract | None,
-    sent: SentArguments | None,
+    advice: Advice,
     meaning: Meaning | None,
     verdict: Verdict,
-    would: str,
     book: Rulebook,
     rules: ToolRules | None,
 ) -> Proposal:
-    name = asked.name if re.match(NAME_PATTERN, asked.name) else _NO_TOOL
+    sent, name = advice.sent, asked.name if re.match(NAME_PATTERN, asked.name) else _NO_TOOL
     to, rule, layer, why = _destination(contract, verdict)
     refused = to == "refused"
     args = meaning.args if meaning else UNREADABLE
@@ -235,8 +236,9 @@ def _proposal(
         by=run.client.by,
         software=f"effectsvc/{__version__}",
         log_key=run.log_key,
-        would=would,
+        would=advice.would_rule_id,
         compensates=asked.undoes,
+        unserializable=advice.unreadable,
     )
     claims = None if refused else meaning
     call = call_claim_digest(tenant=run.tenant_id, run_id=run.run_id, tool_call_id=asked.tool_call_id)

@@ -168,6 +168,8 @@ def _read_call(
         software=f"effectsvc/{__version__}",
         log_key=run.log_key,
         would=advice.would_rule_id,
+        timeout_ms=round(1000 * contract.timeout_s),
+        unserializable=advice.unreadable,
     )
     entry = decision_entry(facts, token=reader, occurrence=1, at_ms=_wall_ms(), rule=rule, layer=layer)
     # A stored read answers its own reader only: who it acts for is part of the claim.

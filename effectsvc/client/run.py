@@ -313,7 +313,8 @@ class Run:
             case r.Frozen(scope, ids):
                 handle.refusal = refused_result(handle.effect_id, f"{scope}_frozen", "0.5:kill_switch", ids)
             case r.Retired(what, value):
-                handle.refusal = refused_result(handle.effect_id, "retired", "4:effect", f"{what} {value}")
+                state = "committed" if value == "c" else value
+                handle.refusal = refused_result(handle.effect_id, "retired", "4:effect", f"{what} {state}")
             case r.WrongCell(cell):
                 handle.refusal = refused_result(handle.effect_id, "wrong_cell", "0:tool", cell)
             case r.RunMissing():

@@ -39,6 +39,11 @@ def keyed(value: str, *, log_key: bytes | None) -> str:
     return hmac.digest(log_key, value.encode(), "sha256").hex()
 
 
+def shown_ref(ref: str, *, log_key: bytes | None) -> str:
+    """A provider's reference as the log shows it: a digest, keyed as `keyed` says; `none` where there is none."""
+    return keyed(digest(ref.encode()), log_key=log_key) if ref else NONE
+
+
 @lru_cache(maxsize=4096)
 def _authority(caller_key: tuple[object, ...], policy_digest: str) -> str:
     agent, roles, session, workspace, user, metadata = caller_key
@@ -98,6 +103,10 @@ class Facts:
     """The rule that would have refused the call, had its entry in the policy not been in mode `log_only`."""
     compensates: str = ""
     """The effect that a compensation undoes; the entries of other effects have no such field."""
+    timeout_ms: int = 0
+    """How long the body may take; 0 where that is not known."""
+    unserializable: tuple[str, ...] = ()
+    """Names of the arguments that have no canonical form."""
 
     def call(self) -> dict[str, object]:
         """The seed's fields of a call, without a verdict (the script's word stands beside the bytes)."""
@@ -116,7 +125,7 @@ class Facts:
             "agent": self.caller.agent_id,
             "caller": self.caller.standing,
             "args_digest": shown,
-            "unserializable_args": [],
+            "unserializable_args": list(self.unserializable),
             "stripped_args": list(self.stripped),
             "intent": keyed(self.intent, log_key=self.log_key),
             "caller_digest": supplied,
@@ -156,13 +165,26 @@ def proposal_entry(
 
 
 def decision_entry(
-    facts: Facts, *, token: str, occurrence: int, at_ms: int, rule: str = NO_REFUSAL, layer: str = NO_REFUSAL
+    facts: Facts,
+    *,
+    token: str,
+    occurrence: int,
+    at_ms: int,
+    rule: str = NO_REFUSAL,
+    layer: str = NO_REFUSAL,
+    executor: str = NONE,
 ) -> bytes:
-    """The decision of one attempt: durable before the tool may run. `at_ms` is the worker's claim of the time."""
+    """The decision of one attempt: durable before the tool may run. `at_ms` is the worker's claim of the time.
+
+    `due_ms` is when its body must have ended, by the same clock; `none` for a refusal. `executor` is the process whose
+    lock file proves the attempt over.
+    """
     record = facts.call()
+    allows = rule == NO_REFUSAL
+    due_ms = at_ms + facts.timeout_ms if allows and facts.timeout_ms else NONE
     record.update(
-        occurrence=occurrence, attempt=token or NONE, verdict="allow" if rule == NO_REFUSAL else "block",
-        rule_id=rule, layer=layer, at_ms=at_ms,
+        occurrence=occurrence, attempt=token or NONE, verdict="allow" if allows else "block",
+        rule_id=rule, layer=layer, at_ms=at_ms, due_ms=due_ms, executor=executor,
     )  # fmt: skip
     return entry_bytes(record)
 
@@ -183,11 +205,14 @@ def outcome_entry(
     compensates: str = "",
     bound: str = "",
     next_step: str = "",
+    provider_ref: str = NONE,
 ) -> bytes:
     """How one attempt ended: `outcome` is returned, raised, unknown, released, refused_after_run or network_blocked.
 
     Where it may be tried again, `next_step` says what is due (`rerun`, `lookup`, `review`, should it be in doubt) and
     `bound` what ended the tries.
+
+    `decision` is the hash of the decision's entry, `provider_ref` what `shown_ref` makes of the provider's reference.
 
     `compensates` names the effect that a compensation undoes; the entries of other effects have no such field.
     """
@@ -202,6 +227,7 @@ def outcome_entry(
         "reason": reason,
         "error_type": error_type,
         "result_digest": result_digest,
+        "provider_ref": provider_ref,
         "by": by,
         "at_ms": at_ms,
     }

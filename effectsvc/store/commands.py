@@ -1,7 +1,7 @@
 """Every command of one cell, under one name, and the plain reads.
 
-The operations stand in four files by what they are about: `effect_commands`, `waiting_commands`,
-`evidence_commands` and `cell_commands`; what a command is stands in `command`.
+The operations stand in five files by what they are about: `effect_commands`, `waiting_commands`,
+`evidence_commands`, `cell_commands` and `log_commands`; what a command is stands in `command`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from effectsvc.store.effect_commands import (
     RenewReply,
 )
 from effectsvc.store.evidence_commands import Begun, EvidenceCommands, Finding
+from effectsvc.store.log_commands import LogCommands
 from effectsvc.store.waiting_commands import WaitingCommands
 
 __all__ = [
@@ -60,7 +61,7 @@ __all__ = [
 ]
 
 
-class Commands(EffectCommands, WaitingCommands, EvidenceCommands, CellCommands):
+class Commands(EffectCommands, WaitingCommands, EvidenceCommands, CellCommands, LogCommands):
     """Builds the commands of one cell. `buckets` is the cell's fixed number of tombstone buckets."""
 
     def effect_fields(self, effect_id: str) -> Read[dict[str, str]]:

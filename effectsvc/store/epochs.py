@@ -27,6 +27,9 @@ EPOCH_CHARS: Final = 16
 WITNESS_PATIENCE_MS: Final = 5_000
 """How long missing witnesses hold up what the operator's word or the replicas vouch for: a worker that lives shows its
 marks within a second of the server's return, and service has to resume within ten."""
+TOMB_BUCKETS: Final = 65_536
+"""Buckets of a new cell's tombstones, fixed for its life: a million retired effects lie some 46 to a bucket, in the
+server's compact form (512 at most); each bucket costs about 100 bytes once it is used."""
 ASK_AGAIN_S: Final = 0.2
 """Between two looks at whether the others have spoken."""
 
@@ -168,7 +171,10 @@ async def create_cell(
     if match is None:
         raise StoreError("The server does not say its replication id.", next_step="Allow INFO to this user.")
     entry = note_entry("epoch", by=by, at_ms=at_ms, facts={"from": "none", "to": match[1][:16], "rule": "created"})
+    commands.buckets = TOMB_BUCKETS
     reply = await store.send(commands.accept(stored="", found=match[1], rule="create", entry=entry))
+    made = await store.send(commands.hash_fields(commands.keys.meta))
+    commands.buckets = int(made.get("buckets", TOMB_BUCKETS))  # a cell that was there keeps its own number
     if isinstance(reply, r.Moved):
         mismatch = EpochMismatch(stored=reply.stored, found=reply.found)
         shown = await show_marks(store, commands, mismatch, marks=marks, executors=executors, settings=settings, by=by)

@@ -44,6 +44,7 @@ class CellKeys:
         self.no_target = p + "target:none"
         self.suspects = p + "suspects"
         self.deaths = p + "deaths"
+        self.exporter = p + "exporter"
         self.no_call = p + "call:none"
         self.bell_channel = p + "bell"
 

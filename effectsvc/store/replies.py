@@ -928,3 +928,74 @@ class AlreadyClosed(Reply):
     """This reader had closed it before."""
 
     word: ClassVar[str] = "already"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportLeased(Reply):
+    """The cell's export is this owner's until then. `size` and `root` are what was acknowledged last."""
+
+    word: ClassVar[str] = "leased"
+    fence: int
+    until_ms: int
+    size: int
+    root: str
+    watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExportHeld(Reply):
+    """Another exports this cell."""
+
+    word: ClassVar[str] = "held"
+    by: str
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExportBehind(Reply):
+    """Another log has confirmed more, or other records, than the caller's holds."""
+
+    word: ClassVar[str] = "behind"
+    size: int
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExportAcked(Reply):
+    """The watermark has moved; so many entries were trimmed."""
+
+    word: ClassVar[str] = "acked"
+    trimmed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExportLost(Reply):
+    """The lease has ended, and another may have it."""
+
+    word: ClassVar[str] = "lost"
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExportMoved(Reply):
+    """What was acknowledged last is not what the caller says."""
+
+    word: ClassVar[str] = "moved"
+    size: int
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class Buried(Reply):
+    """The effect is gone; tombstones keep its id and claims from ever running again."""
+
+    word: ClassVar[str] = "retired"
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotExported(Reply):
+    """What was said of the effect is not yet in the log's files."""
+
+    word: ClassVar[str] = "not_exported"
+    watermark: int

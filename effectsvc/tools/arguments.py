@@ -29,6 +29,9 @@ RawArguments: TypeAlias = Mapping[str, Any] | BaseModel | str | bytes
 
 # 1 MiB, the store's limit for one effect's payload is of this order; a model writes a few KiB.
 MAX_ARGUMENT_BYTES: Final = 1_048_576
+MAX_NAME_CHARS: Final = 64
+MAX_NAMES: Final = 20
+"""Names that a model made up are shown in the log: so many, and cut so short, are enough to find them."""
 
 JUSTIFICATION: Final = "justification"
 """No contract has an argument of this name; what a model says there is for approvers, and never compared."""
@@ -77,6 +80,8 @@ class ArgumentsRefused:
 
     code: Literal["invalid_arguments", "unreadable_arguments"]
     problems: tuple[str, ...]
+    unreadable: tuple[str, ...] = ()
+    """The names whose values have no canonical form; cut like ghosts."""
 
     @property
     def message(self) -> str:
@@ -100,7 +105,7 @@ def read_sent(schema: Schema, raw: RawArguments) -> SentArguments | ArgumentsRef
     try:
         canonical = canonical_arguments(stripped)
     except CanonicalError as fault:
-        return ArgumentsRefused("unreadable_arguments", (fault.message,))
+        return ArgumentsRefused("unreadable_arguments", (fault.message,), _unreadable(stripped))
     if len(canonical) > MAX_ARGUMENT_BYTES:
         return _too_large(stripped)
     wrong = problems(schema, stripped)
@@ -153,9 +158,21 @@ def _values(raw: RawArguments) -> dict[str, Any] | ArgumentsRefused:
         canonical_arguments(raw)  # refuses what has no order or no end, before it is turned into JSON values
         return dict(to_jsonable_python(dict(raw)))
     except CanonicalError as fault:
-        return ArgumentsRefused("unreadable_arguments", (fault.message,))
+        return ArgumentsRefused("unreadable_arguments", (fault.message,), _unreadable(raw))
     except (PydanticSerializationError, ValueError):  # bytes that are no UTF-8
         return ArgumentsRefused("unreadable_arguments", ("arguments: a value that JSON cannot hold",))
+
+
+def _unreadable(raw: Mapping[Any, Any]) -> tuple[str, ...]:
+    """The names, cut like ghosts, whose values have no canonical form."""
+    found = []
+    for name, value in raw.items():
+        try:
+            canonical_arguments(value)
+            canonical_arguments(name)
+        except CanonicalError:
+            found.append(str(name)[:MAX_NAME_CHARS].encode(errors="replace").decode())
+    return tuple(sorted(found)[:MAX_NAMES])
 
 
 def _unset_left_out(raw: BaseModel) -> dict[str, Any] | ArgumentsRefused:

@@ -152,6 +152,7 @@ KEYS: dict[str, set[str]] = {
 }
 """What a header's key name may be asked for with; any other name is the cell's one key of that name."""
 KEYS_OF: dict[str, dict[str, set[str]]] = {
+    "retire": {"call": {"call(<call>)"}, "tomb_call": {"tombs(call(<call>))"}},
     "edit": {
         "old_intent": {"intent(<at.intent>)"},
         "intent": {"intent(<intent>)"},
@@ -178,6 +179,7 @@ CONSTANTS = {
     "propose": {"bucket_count"},
     "edit": {"bucket_count"},
     "accept": {"cell", "bucket_count"},
+    "retire": {"bucket_count"},
     "probe": {"phase"},
 }
 """Arguments that no parameter gives."""
@@ -260,6 +262,7 @@ WORKS_WITHOUT_MEMORY = {
     *("late", "over", "probe", "resolve", "adopt"),
     *("cancel", "reject", "refuse", "hold", "defer", "park", "expire", "overtake"),
     *("halt_run", "freeze", "thaw", "lift", "accept", "witness", "leave_lane"),
+    *("lease_export", "ack_export", "retire"),
 }
 """Everything that closes, reports, stops or resolves: a full server must not keep the truth out."""
 READS_ONLY = {"window", "ask_lane"}

@@ -156,7 +156,7 @@ class Twin:
     def _reads(self, effect_ids: set[str]) -> dict[str, Read[Any]]:
         k, model = self.commands.keys, self.memory.model
         hashes = [k.meta, k.counts, k.switches, k.freezes, k.tenants, k.log_keys, k.epochs, k.witnesses, k.catalogue]
-        hashes += [k.spent, k.deaths]
+        hashes += [k.spent, k.deaths, k.exporter]
         hashes += [key for e in effect_ids for key in (k.effect(e), k.parts(e))] + [k.run(run) for run in model.runs]
         sets = [k.approvals(e) for e in effect_ids] + [k.run_open(run) for run in model.runs]
         strings = [key for e in effect_ids for key in (k.payload(e), k.result(e))]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from effectsvc.core.states import OPEN, State
 from effectsvc.errors import CellMissing, StoreProtocolError
 from effectsvc.store import replies as r
-from effectsvc.testing.model.effect import Effect, Entry, ReadClaim, Run
+from effectsvc.testing.model.effect import Effect, Entry, Export, ReadClaim, Run
 
 if TYPE_CHECKING:
     from effectsvc.testing.model.epoch_operations import Witness
@@ -69,6 +69,7 @@ class Cell:
         self.targets: dict[str, str] = {}
         self.suspects: dict[str, Any] = {}
         self.log: list[Entry] = []
+        self.exporter: Export | None = None
         self.op = ""
         self.told: list[tuple[str, str]] = []
 

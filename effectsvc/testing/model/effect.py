@@ -272,3 +272,23 @@ class ReadClaim:
     result: bytes | None = None
     digest: str | None = None
     readers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """Who exports, and how far the log's files are synced."""
+
+    owner: str
+    fence: int
+    until: int
+    size: int = 0
+    root: str = ""
+    n: int = 0
+    stream_id: str = ""
+
+    def record(self) -> dict[str, str]:
+        """As the store's hash holds it."""
+        found = {"owner": self.owner, "fence": str(self.fence), "until": str(self.until)}
+        if self.size:
+            found |= {"size": str(self.size), "root": self.root, "n": str(self.n), "id": self.stream_id}
+        return found

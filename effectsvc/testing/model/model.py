@@ -18,10 +18,14 @@ from effectsvc.store.evidence_commands import Begun, Finding
 from effectsvc.store.reply import Reply
 from effectsvc.testing.model.cell_operations import CellOperations
 from effectsvc.testing.model.evidence_operations import EvidenceOperations
+from effectsvc.testing.model.log_operations import LogOperations
 from effectsvc.testing.model.waiting_operations import WaitingOperations
 
 _FLAGS: Final = frozenset(
-    {"apart", "needs_call", "halts_any", "halts", "over", "force", "last", "attempt_over", "exclusive", "leaving"}
+    {
+        *("apart", "needs_call", "halts_any", "halts", "over", "force", "last", "attempt_over", "exclusive"),
+        *("leaving", "again"),
+    }
 )
 _OPTIONAL_NUMBERS: Final = frozenset({"max_age_ms", "deadline_ms", "patience_ms"})
 _TAILS: Final[Mapping[str, str]] = {
@@ -42,7 +46,7 @@ Given = SimpleNamespace
 """A command's facts by name: its arguments, and the tails of its keys."""
 
 
-class Model(WaitingOperations, EvidenceOperations, CellOperations):
+class Model(WaitingOperations, EvidenceOperations, CellOperations, LogOperations):
     """One cell: plain data, and one method per operation. `copied` and `canonical` are for explorers."""
 
     def perform(self, command: Command[Any]) -> Any:

@@ -52,6 +52,8 @@ def _hash(model: Model, key: str) -> dict[str, bytes]:
             found = {name: str(s.deaths) for name, s in model.suspects.items() if s.deaths}
         case "counts":
             found = {name: str(count) for name, count in model.counts().items()}
+        case "exporter":
+            found = model.exporter.record() if model.exporter else {}
         case "catalogue":
             found = {name: f"{version} {digest}" for name, (version, digest) in model.catalogue.items()}
         case "run":

@@ -1,0 +1,61 @@
+"""`log keys`: make the keys that sign a log, show their public side, and change a log's key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from effectsvc.cli.output import AsJson, Exit, Reason, Yes, actor, confirm, emit, fail
+
+keys_app = typer.Typer(help="Make, show and change the keys of a log.", no_args_is_help=True)
+
+
+@keys_app.command("gen")
+def gen(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A new file; it is made with mode 0600.")],
+    name: Annotated[str, typer.Option(help="The key's name in checkpoints: a host's name and a path.")],
+    cosigner: Annotated[bool, typer.Option(help="A key for `log cosign`.")] = False,
+    secret: Annotated[bool, typer.Option(help="A secret for HMAC lines: whoever has it can also forge.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key. The public side is printed: give that to whoever verifies."""
+    from effectsvc.decisionlog.keys import COSIGNATURE, ED25519, HMAC, new_signer, save_signer
+
+    if cosigner and secret:
+        fail("a cosigner's key is no secret of HMAC lines: choose one.", Exit.USAGE)
+    signer = new_signer(name, kind=COSIGNATURE if cosigner else HMAC if secret else ED25519)
+    save_signer(signer, path)
+    shown = "none: whoever verifies needs the file itself" if secret else str(signer.vkey)
+    emit({"file": str(path), "key": shown}, as_json=as_json, text=shown)
+
+
+@keys_app.command("show")
+def show(path: Annotated[Path, typer.Argument(metavar="FILE", help="A key's file.")], as_json: AsJson = False) -> None:
+    """Print the public side of a key."""
+    from effectsvc.decisionlog.keys import load_signer
+
+    shown = str(load_signer(path).vkey)
+    emit({"key": shown}, as_json=as_json, text=shown)
+
+
+@keys_app.command("roll")
+def roll_command(
+    log: Annotated[Path, typer.Argument(metavar="LOG", help="The log's directory.")],
+    old: Annotated[Path, typer.Option("--old", help="The file of the log's key.")],
+    new: Annotated[Path, typer.Option("--new", help="The file of the key that signs from now on.")],
+    reason: Reason,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Change a log's key: the old one signs for the new one, and can then be destroyed. Stop the exporter first."""
+    from effectsvc.cli.logs import origin_of
+    from effectsvc.decisionlog.keys import load_signer
+    from effectsvc.decisionlog.roll import roll
+
+    signers = load_signer(old), load_signer(new)
+    confirm(f"From now on {signers[1].name} signs {log}.", yes=yes)
+    seen = roll(log, origin=origin_of(log), old=signers[0], new=signers[1], by=actor()["actor"], reason=reason)
+    text = f"rolled at size {seen.size}; give the exporter {new}, and destroy {old}."
+    emit({"size": seen.size, "key": str(signers[1].vkey)}, as_json=as_json, text=text)

@@ -1,0 +1,310 @@
+"""What the log says of effects, checked against the rules: after the bytes were found whole.
+
+Facts go into buckets by effect, on the disk once they are many, so that memory stays flat however long the log is.
+Each bucket is then looked at alone; what happened goes on into buckets by intent, where a double effect shows.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import struct
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO, Any, Final
+
+from effectsvc.decisionlog.record import Record, entry_hash
+from effectsvc.decisionlog.verifier.report import Fault, Report
+
+BUCKETS: Final = 64
+"""Five million records make buckets of some 5 MB each."""
+IN_MEMORY: Final = 16 << 20
+"""Bytes of facts that are kept in memory; more go to the disk."""
+GRACE_MS: Final = 3_600_000
+"""A decision is open past its deadline when an hour more has gone by in the log: leases, sweeps and restarts fit."""
+
+DECISION, OUTCOME, LATE, WORD = 1, 2, 3, 4
+ALLOWED, CLOSES, HAPPENED, RERUN_SAFE, UNKNOWN, IS_READ = 1, 2, 4, 8, 16, 32
+
+_FACT: Final = struct.Struct("<16sBB16s16s8sQQ")
+"""effect, kind, flags, decision, intent, reference, index, due."""
+_DID: Final = struct.Struct("<16s16s8sBQ")
+"""intent, effect, reference, flags, index."""
+_NONE16: Final = bytes(16)
+_NONE8: Final = bytes(8)
+
+
+class Buckets:
+    """Fixed-size facts, put apart by the first byte of their key. Use as `with`."""
+
+    def __init__(self, form: struct.Struct) -> None:
+        self.form = form
+        self._parts = [bytearray() for _ in range(BUCKETS)]
+        self._held = 0
+        self._files: list[IO[bytes]] = []
+        self.count = 0
+
+    def __enter__(self) -> Buckets:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files:
+            file.close()
+
+    def put(self, key: bytes, fact: bytes) -> None:
+        self._parts[key[0] % BUCKETS] += fact
+        self.count += 1
+        self._held += len(fact)
+        if self._held > IN_MEMORY:
+            self._spill()
+
+    def _spill(self) -> None:
+        if not self._files:
+            self._files = [tempfile.TemporaryFile() for _ in range(BUCKETS)]  # noqa: SIM115  # closed in __exit__
+        for file, part in zip(self._files, self._parts, strict=True):
+            file.write(part)
+            part.clear()
+        self._held = 0
+
+    def __iter__(self) -> Iterator[list[tuple[Any, ...]]]:
+        """Bucket by bucket, the facts of each in the order in which they came."""
+        for number, part in enumerate(self._parts):
+            raw = bytes(part)
+            if self._files:
+                self._files[number].seek(0)
+                raw = self._files[number].read() + raw
+            yield list(self.form.iter_unpack(raw))
+
+
+@dataclass(slots=True)
+class _Decision:
+    flags: int
+    index: int
+    due: int
+    intent: bytes
+    closed_at: int | None = None
+    is_unknown: bool = False
+
+
+class EffectCheck:
+    """Takes each record once, in order; `finish` says what is wrong. Use as `with`."""
+
+    def __init__(self, *, open_before: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._facts = Buckets(_FACT)
+        self.decisions = 0
+        self._newest_ms = 0
+        for known in open_before:
+            flags = ALLOWED | (RERUN_SAFE if known["rerun_safe"] else 0) | (UNKNOWN if known["unknown"] else 0)
+            intent = bytes.fromhex(known["intent"])
+            self._put(
+                bytes.fromhex(known["effect"]), DECISION, flags, decision_key(known["decision"]), intent, _NONE8,
+                known["i"], known["due"],
+            )  # fmt: skip
+
+    def __enter__(self) -> EffectCheck:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._facts.__exit__()
+
+    def _put(
+        self, effect: bytes, kind: int, flags: int, decision: bytes, intent: bytes, ref: bytes, index: int, due: int
+    ) -> None:
+        self._facts.put(effect, _FACT.pack(effect, kind, flags, decision, intent, ref, index, due))
+
+    def take(self, record: Record) -> None:
+        """One record of a script. Entry types that say nothing of an attempt are passed over."""
+        source = record.source
+        reader = _READERS.get(source["type"])
+        self._newest_ms = int(source["id"].partition("-")[0])
+        if reader is None:
+            return
+        entry = record.entry
+        effect = entry.get("effect")
+        if not isinstance(effect, str):
+            return
+        found = reader(record, entry, source)
+        self.decisions += found[0] == DECISION
+        self._put(effect_key(effect), *found)
+
+    def finish(self, report: Report) -> None:
+        """Adds what is wrong to the report, and counts what is open, in doubt, and happened."""
+        report.decisions = self.decisions
+        with Buckets(_DID) as did:
+            for bucket in self._facts:
+                by_effect = defaultdict(list)
+                for effect, *fact in bucket:
+                    by_effect[effect].append(fact)
+                for effect, facts in by_effect.items():
+                    self._one_effect(effect, facts, report, did)
+            report.happened = 0
+            for bucket in did:
+                by_intent = defaultdict(list)
+                for intent, *fact in bucket:
+                    by_intent[intent].append(fact)
+                for facts in by_intent.values():
+                    _one_intent(facts, report)
+
+    def _one_effect(self, effect: bytes, facts: list[Any], report: Report, did: Buckets) -> None:
+        decisions: dict[bytes, _Decision] = {}
+        last, words = None, False
+        for kind, flags, name, intent, ref, index, due in facts:
+            if kind == DECISION:
+                last = decisions[name] = _Decision(flags, index, due, intent, is_unknown=bool(flags & UNKNOWN))
+                continue
+            words = words or kind in (LATE, WORD)
+            decision = decisions.get(name)
+            if kind == OUTCOME:
+                if not _check_outcome(decision, flags, index, report):
+                    continue
+                assert decision is not None
+                if flags & CLOSES:
+                    decision.closed_at = index
+                else:
+                    decision.is_unknown = True
+            of = decision or last
+            if flags & HAPPENED and of is not None and not of.flags & IS_READ:
+                marks = RERUN_SAFE if any(each.flags & RERUN_SAFE for each in decisions.values()) else 0
+                did.put(of.intent, _DID.pack(of.intent, effect, ref, marks, index))
+        for decision in decisions.values():
+            if not decision.flags & ALLOWED or decision.closed_at is not None or words:
+                continue
+            if decision.is_unknown:
+                report.in_doubt += 1
+                continue
+            report.open_decisions += 1
+            if decision.due and decision.due + GRACE_MS < self._newest_ms:
+                said = f"record {decision.index} allowed it, and an hour past its deadline nothing says how it ended"
+                report.add(Fault("OPEN_PAST_DEADLINE", said, decision.index))
+
+    def open_decisions(self) -> list[dict[str, object]]:
+        """The allowed decisions without a closing outcome, as a prune anchor keeps them."""
+        found = []
+        for bucket in self._facts:
+            decisions: dict[bytes, tuple[bytes, _Decision]] = {}
+            for effect, kind, flags, name, intent, _ref, index, due in bucket:
+                if kind == DECISION and flags & ALLOWED:
+                    decisions[name] = (effect, _Decision(flags, index, due, intent, is_unknown=bool(flags & UNKNOWN)))
+                elif kind == OUTCOME and name in decisions:
+                    if flags & CLOSES:
+                        del decisions[name]
+                    else:
+                        decisions[name][1].is_unknown = True
+            for name, (effect, each) in decisions.items():
+                found.append(
+                    {
+                        "decision": base64.urlsafe_b64encode(name).rstrip(b"=").decode(),
+                        "due": each.due,
+                        "effect": effect.hex(),
+                        "i": each.index,
+                        "intent": each.intent.hex(),
+                        "rerun_safe": bool(each.flags & RERUN_SAFE),
+                        "unknown": each.is_unknown,
+                    }
+                )
+        return sorted(found, key=lambda each: int(each["i"]))  # type: ignore[call-overload]  # an index
+
+
+def _check_outcome(decision: _Decision | None, flags: int, index: int, report: Report) -> bool:
+    if decision is None:
+        if report.gaps:
+            report.notes.append(f"record {index} is an outcome whose decision is not in the log; it may be in the gap")
+        else:
+            report.add(
+                Fault("ORPHAN_OUTCOME", f"record {index} is an outcome, and no decision before it allowed it", index)
+            )
+        return False
+    if not decision.flags & ALLOWED:
+        said = f"record {index} is an outcome of a call that record {decision.index} refused"
+        report.add(Fault("OUTCOME_OF_REFUSED", said, index))
+        return False
+    if decision.closed_at is not None and flags & CLOSES:
+        said = (
+            f"record {index} closes the decision of record {decision.index}, which record {decision.closed_at} closed"
+        )
+        report.add(Fault("SECOND_OUTCOME", said, index))
+        return False
+    return True
+
+
+def _one_intent(facts: list[Any], report: Report) -> None:
+    report.happened += 1
+    effects = {effect for effect, *_ in facts}
+    refs = {ref for _, ref, _, _ in facts if ref != _NONE8}
+    if any(flags & RERUN_SAFE for _, _, flags, _ in facts):
+        return
+    unnamed = any(ref == _NONE8 for _, ref, _, _ in facts)
+    if len(refs) > 1 or (len(effects) > 1 and unnamed):
+        indices = sorted(index for *_, index in facts)
+        said = (
+            f"one intent and occurrence happened by {max(len(refs), len(effects))} provider references: records "
+            f"{', '.join(map(str, indices[:10]))}"
+        )
+        report.add(Fault("DOUBLE_EFFECT", said, indices[-1]))
+
+
+# ---- what a record says of an attempt --------------------------------------------------------------------------------
+
+_Said = tuple[int, int, bytes, bytes, bytes, int, int]
+
+
+def effect_key(effect: str) -> bytes:
+    return hashlib.sha256(effect.encode()).digest()[:16]
+
+
+def decision_key(name: object) -> bytes:
+    """The first 16 bytes of an entry hash. A text that is none names no decision."""
+    try:
+        raw = base64.urlsafe_b64decode(f"{name}==")
+    except ValueError:
+        return _NONE16
+    return raw[:16] if len(raw) >= 16 else _NONE16
+
+
+def _intent_key(entry: Mapping[str, Any]) -> bytes:
+    return hashlib.sha256(f"{entry.get('intent')}:{entry.get('occurrence')}".encode()).digest()[:16]
+
+
+def _ref_key(entry: Mapping[str, Any]) -> bytes:
+    ref = entry.get("provider_ref", "none")
+    return _NONE8 if ref == "none" else hashlib.sha256(str(ref).encode()).digest()[:8]
+
+
+def _decision(record: Record, entry: Mapping[str, Any], source: Mapping[str, Any]) -> _Said:
+    allowed = source["answer"] in ("granted", "admitted")
+    safe = entry.get("reversibility") == "reversible" or source["rule"] in ("reversible", "read_safe")
+    flags = (ALLOWED if allowed else 0) | (RERUN_SAFE if safe else 0) | (IS_READ if source["op"] == "admit_read" else 0)
+    due = entry.get("due_ms")
+    name = decision_key(entry_hash(record.entry_bytes))
+    return DECISION, flags, name, _intent_key(entry), _NONE8, record.index, due if isinstance(due, int) else 0
+
+
+def _flags_of_move(source: Mapping[str, Any]) -> int:
+    return HAPPENED if source["to"] == "committed" or source["answer"] in ("stored", "contradicted") else 0
+
+
+def _outcome(record: Record, entry: Mapping[str, Any], source: Mapping[str, Any]) -> _Said:
+    flags = _flags_of_move(source) | (0 if source["to"] == "unknown" else CLOSES)
+    name = decision_key(entry.get("decision_hash"))
+    return OUTCOME, flags, name, _NONE16, _ref_key(entry), record.index, 0
+
+
+def _late(record: Record, entry: Mapping[str, Any], source: Mapping[str, Any]) -> _Said:
+    name = decision_key(entry.get("decision_hash"))
+    return LATE, HAPPENED, name, _NONE16, _ref_key(entry), record.index, 0
+
+
+def _word(record: Record, entry: Mapping[str, Any], source: Mapping[str, Any]) -> _Said:
+    flags = HAPPENED if source["to"] == "committed" else 0
+    return WORD, flags, _NONE16, _NONE16, _ref_key(entry), record.index, 0
+
+
+_READERS: Final[dict[str, Callable[[Record, Mapping[str, Any], Mapping[str, Any]], _Said]]] = {
+    "decision": _decision,
+    "outcome": _outcome,
+    "late": _late,
+    "resolve": _word,
+    "reconcile": _word,
+}

@@ -1,0 +1,539 @@
+"""The verification itself: every line of every segment, in order, and every checkpoint that it passes."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import orjson
+
+from effectsvc.decisionlog.record import (
+    FIRST_LINK,
+    MAX_LINE,
+    Record,
+    RecordFault,
+    dump,
+    node_hash,
+    read_line,
+    record_hash,
+)
+from effectsvc.decisionlog.verifier.effects import EffectCheck
+from effectsvc.decisionlog.verifier.notes import Key, Note, NoteMalformed, notes_of, read_key, read_note
+from effectsvc.decisionlog.verifier.report import Fault, Report, Verdict, VerifierUsage
+
+BLOCK: Final = 1 << 20
+"""Bytes read at once."""
+PROGRESS_S: Final = 1.0
+_SEGMENT: Final = re.compile(r"([0-9]{20})\.jsonl")
+_ANCHOR: Final = re.compile(r"([0-9]{20})\.json")
+_ANCHOR_FIELDS: Final = ("cursor", "frontier", "head", "keys", "open", "origin", "rollbacks", "size", "v")
+
+
+class _Stop(Exception):
+    """A fault behind which nothing can be vouched for."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    key: Key | None
+    witnesses: list[Key]
+    witnesses_needed: int
+    secret: Key | None
+    pin: Note | None
+    more: list[Note]
+    max_uncovered: int | None
+    progress: Callable[[int], None] | None
+
+
+@dataclass(slots=True)
+class _State:
+    """Where the walk is. `peaks` is the frontier of the tree so far."""
+
+    size: int = 0
+    head: str = FIRST_LINK
+    before_head: bytes = b""
+    peaks: list[bytes] = field(default_factory=list)
+    n: int | None = None
+    next_n: int | None = 1
+    stream_id: tuple[int, int] = (0, 0)
+    keys: list[tuple[Key, int]] = field(default_factory=list)
+    """The keys by the size from which each is valid, oldest first."""
+    pruned: dict[int, str] = field(default_factory=dict)
+    """What prune entries say: the digest of each anchor."""
+    roots: dict[int, bytes] = field(default_factory=dict)
+    """The root at each size that a note speaks of."""
+
+    def root(self) -> bytes:
+        if not self.peaks:
+            return hashlib.sha256().digest()
+        root = self.peaks[-1]
+        for peak in reversed(self.peaks[:-1]):
+            root = node_hash(peak, root)
+        return root
+
+    def add(self, leaf: bytes) -> None:
+        size = self.size
+        while size & 1:
+            leaf = node_hash(self.peaks.pop(), leaf)
+            size >>= 1
+        self.peaks.append(leaf)
+        self.size += 1
+
+
+def verify(
+    log: Path,
+    *,
+    key: str | None = None,
+    witnesses: Sequence[str] = (),
+    witnesses_needed: int | None = None,
+    secret: str | None = None,
+    pin: Path | None = None,
+    checkpoints: Sequence[Path] = (),
+    max_uncovered: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Report:
+    """Re-reads a whole log and says what holds.
+
+    `key` is the log's first public key as its owner gave it to you; without it the log's own `origin.pub` is used,
+    which proves integrity and not origin. `pin` is a file that an earlier verification left: it is read, and on a
+    whole log moved forward. `checkpoints` are notes from elsewhere (a witness's copy). `progress` is told how many
+    records were read.
+
+    Raises VerifierUsage for keys and pins that are none, OSError when files cannot be read.
+    """
+    asked = _Asked(
+        key=None if key is None else read_key(key),
+        witnesses=[read_key(text) for text in witnesses],
+        witnesses_needed=len(witnesses) if witnesses_needed is None else witnesses_needed,
+        secret=None if secret is None else read_key(secret),
+        pin=_read_pin(pin),
+        more=[_read_given(path) for path in checkpoints],
+        max_uncovered=max_uncovered,
+        progress=progress,
+    )
+    report = _Walk(Path(log), asked).run()
+    if pin is not None and report.verdict in (Verdict.VERIFIED, Verdict.EFFECTS) and report.signed_to:
+        _keep_pin(pin, Path(log), report)
+    return report
+
+
+def _read_pin(path: Path | None) -> Note | None:
+    return _read_given(path) if path is not None and path.exists() else None
+
+
+def _read_given(path: Path) -> Note:
+    try:
+        return read_note(path.read_bytes(), path.name)
+    except NoteMalformed as error:
+        raise VerifierUsage("NOTE_MALFORMED", f"{path.name} is no checkpoint: {error}") from None
+
+
+def _keep_pin(path: Path, log: Path, report: Report) -> None:
+    newest = next(note for note in notes_of(log)[0] if note.size == report.signed_to)
+    raw = (log / newest.file).read_bytes()
+    beside = path.with_name(path.name + ".new")
+    beside.write_bytes(raw)
+    beside.replace(path)
+
+
+class _Walk:
+    def __init__(self, log: Path, asked: _Asked) -> None:
+        self.log, self.asked = log, asked
+        self.report, self.state = Report(), _State()
+        self.notes: list[Note] = []
+        self.sizes: set[int] = set()
+        self.effects = EffectCheck()
+        self.anchors: dict[int, bytes] = {}
+        self.used_anchor: int | None = None
+        self._told_at = time.monotonic()
+        self._suspect = 0
+        """Records at the end of what was read that may be what was changed."""
+
+    def run(self) -> Report:
+        report = self.report
+        try:
+            self._open()
+            self._segments()
+        except _Stop:
+            stopped = True
+        else:
+            stopped = False
+        report.size, report.root, report.head = self.state.size, self.state.root().hex(), self.state.head
+        report.last_good = self.state.size - 1 - self._suspect
+        self._notes(stopped=stopped)
+        if not stopped:
+            self._anchors_told()
+            self._pinned()
+            self._covered()
+            with self.effects:
+                self.effects.finish(report)
+        return report
+
+    # ---- before the first line -------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        folder = self.log / "seg"
+        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        self.segments = [name for name in names if _SEGMENT.fullmatch(name)]
+        self.report.notes += [f"seg/{name} is no segment" for name in names if not _SEGMENT.fullmatch(name)]
+        self.notes, broken = notes_of(self.log)
+        for file, reason in broken:
+            self.report.add(Fault("CKPT_MALFORMED", f"{file} is no checkpoint: {reason}", file=file))
+        given = [*self.asked.more, *([self.asked.pin] if self.asked.pin else [])]
+        self.sizes = {note.size for note in [*self.notes, *given]}
+        folder = self.log / "prune"
+        for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+            if match := _ANCHOR.fullmatch(path.name):
+                self.anchors[int(match[1])] = path.read_bytes()
+        first = int(self.segments[0][:20]) if self.segments else None
+        below = [size for size in self.anchors if first is None or size <= first]
+        if first == 0:
+            return
+        if not below:
+            code, said = ("NO_LOG", "there is no log here") if first is None else ("SEGMENT_MISSING", "")
+            said = said or f"the first segment starts at {first}, and no anchor says that what was before it is pruned"
+            self._fail(code, said)
+        self._start_from_anchor(max(below))
+
+    def _start_from_anchor(self, size: int) -> None:
+        state, file = self.state, f"prune/{size:020}.json"
+        try:
+            anchor = orjson.loads(self.anchors[size])
+            assert dump(anchor) == self.anchors[size]
+            assert tuple(anchor) == _ANCHOR_FIELDS
+            assert anchor["size"] == size
+            assert anchor["v"] == 1
+            state.peaks = [bytes.fromhex(node) for node in anchor["frontier"]]
+            state.keys = [(read_key(text), start) for text, start in anchor["keys"]]
+            state.head, self.report.origin = anchor["head"], anchor["origin"]
+            state.next_n, state.n = anchor["cursor"]["next_n"], anchor["cursor"]["n"]
+            high, _, low = anchor["cursor"]["id"].partition("-")
+            state.stream_id = int(high), int(low)
+            self.effects = EffectCheck(open_before=anchor["open"])
+            assert len(state.peaks) == size.bit_count()
+        except (ValueError, TypeError, KeyError, AssertionError, AttributeError):
+            self._fail("PRUNE_ANCHOR_MISMATCH", f"{file} is no anchor of this format", file=file)
+        state.size = self.report.start = size
+        self.used_anchor = size
+        self._pass_size()
+
+    # ---- the lines -------------------------------------------------------------------------------------------------
+
+    def _segments(self) -> None:
+        for position, name in enumerate(self.segments):
+            first, file = int(name[:20]), f"seg/{name}"
+            if first != self.state.size:
+                if first > self.state.size and self.used_anchor != self.state.size:
+                    said = f"records {self.state.size} to {first - 1} are missing: a segment was removed"
+                    self._fail("SEGMENT_GAP", said, file=file, index=self.state.size)
+                said = f"a segment that starts at {first} stands where record {self.state.size} must"
+                self._fail(
+                    "INDEX", said, file=file, index=self.state.size, expected=str(self.state.size), found=str(first)
+                )
+            is_last = position == len(self.segments) - 1
+            offset = 0
+            for line, ended in self._lines(self.log / "seg" / name):
+                if not ended:
+                    if not is_last:
+                        self._fail("SEGMENT_TORN", "a line without its end, inside the log", file=file, offset=offset)
+                    said = f"{len(line)} bytes after the last whole line of {file}: an append that was cut"
+                    self.report.notes.append(f"TORN_TAIL: {said}")
+                    break
+                self._line(line, file, offset)
+                offset += len(line) + 1
+
+    def _lines(self, path: Path) -> Iterator[tuple[bytes, bool]]:
+        """Each line and whether its LF is there. A line too long comes cut, but longer than is allowed."""
+        with path.open("rb") as file:
+            rest = b""
+            while block := file.read(BLOCK):
+                lines = (rest + block).split(b"\n")
+                rest = lines.pop()
+                for line in lines:
+                    yield line, True
+                if len(rest) > MAX_LINE:
+                    rest = rest[: MAX_LINE + 1]
+            if rest:
+                yield rest, False
+
+    def _line(self, line: bytes, file: str, offset: int) -> None:
+        state, index = self.state, self.state.size
+        try:
+            record = read_line(line)
+        except RecordFault as fault:
+            self._fail(fault.code, fault.message, index=index, file=file, offset=offset)
+        if record.index != index:
+            said = "a record is missing, doubled, or at another's place"
+            self._fail(
+                "INDEX", said, index=index, file=file, offset=offset, expected=str(index), found=str(record.index)
+            )
+        if record.previous != state.head:
+            said = f"record {index - 1} was changed, or record {index}'s link was"
+            self._suspect = 1
+            self._fail("CHAIN", said, index=index, file=file, offset=offset, expected=state.head, found=record.previous)
+        leaf = record_hash(line)
+        if record.is_own:
+            self._own(record, file, offset)
+        else:
+            if index == 0:
+                self._fail("GENESIS", "the first record is no genesis", index=0, file=file, offset=0)
+            self._source(record, file, offset)
+            self.effects.take(record)
+        state.add(leaf)
+        state.head = leaf.hex()
+        if state.size in self.sizes:
+            self._pass_size()
+        if self.asked.progress is not None and not state.size & 1023 and time.monotonic() - self._told_at > PROGRESS_S:
+            self._told_at = time.monotonic()
+            self.asked.progress(state.size)
+
+    def _pass_size(self) -> None:
+        self.state.roots[self.state.size] = self.state.root()
+
+    def _source(self, record: Record, file: str, offset: int) -> None:
+        state, n = self.state, record.n
+        high, _, low = record.source["id"].partition("-")
+        stream_id = int(high), int(low)
+        where = {"index": record.index, "file": file, "offset": offset}
+        if state.next_n is not None and n != state.next_n:
+            if n < state.next_n:
+                said = "the source's counter went back, and nothing says why"
+                self._fail("SOURCE_ORDER", said, expected=str(state.next_n), found=str(n), **where)
+            gap = f"entries {state.next_n} to {n - 1} of the source are not in the log, and nothing says why"
+            self.report.gaps.append(gap)
+            self.report.add(Fault("SOURCE_GAP", gap, expected=str(state.next_n), found=str(n), **where))  # type: ignore[arg-type]
+        if stream_id <= state.stream_id:
+            said = "the source's ids went back, and nothing says why"
+            self._fail("SOURCE_ORDER", said, found=record.source["id"], **where)
+        state.n, state.next_n, state.stream_id = n, n + 1, stream_id
+
+    def _own(self, record: Record, file: str, offset: int) -> None:
+        entry, index, state = record.entry, record.index, self.state
+        if (record.type == "genesis") != (index == 0):
+            self._fail("GENESIS", "a genesis is the first record and no other", index=index, file=file, offset=offset)
+        try:
+            match record.type:
+                case "genesis":
+                    self.report.origin = str(entry["origin"])
+                    state.keys = [(read_key(entry["key"]), 0)] if entry["key"] != "none" else []
+                case "keyroll":
+                    state.keys.append((read_key(entry["key"]), index + 1))
+                case "prune":
+                    state.pruned[int(entry["size"])] = str(entry["anchor"])
+                case _:
+                    self._discontinuity(entry, index)
+        except (KeyError, ValueError, TypeError) as error:
+            said = f"a {record.type} that does not say what it must ({type(error).__name__})"
+            self._fail("OWN_ENTRY", said, index=index, file=file, offset=offset)
+
+    def _discontinuity(self, entry: Any, index: int) -> None:
+        """A gap that the log itself tells: the verdict stays incomplete, and the reader learns what is missing."""
+        gap = f"record {index}: {entry['reason']}, source entries {entry['after_n'] + 1} to {entry['next_n'] - 1}"
+        if "lost_from" in entry:
+            gap += f"; records {entry['lost_from']} to {entry['lost_to']} are not in the store any more"
+        self.report.gaps.append(gap)
+        self.report.add(Fault("SOURCE_GAP", gap, index))
+        self.state.next_n = int(entry["next_n"])
+        self.state.stream_id = (0, 0)
+
+    # ---- the checkpoints -------------------------------------------------------------------------------------------
+
+    def _notes(self, *, stopped: bool) -> None:
+        """Judges each note by the key of its time, and compares what it says with what was read."""
+        trusted = self._trusted_key()
+        signed: dict[int, list[Note]] = {}
+        for note in [*self.notes, *self.asked.more]:
+            if trusted is not None and self._is_signed(note):
+                signed.setdefault(note.size, []).append(note)
+        newest = 0
+        unproved = self._unproved_roll(signed)
+        for size, notes in sorted(signed.items()):
+            if unproved is not None and size > unproved:
+                said = f"the key of {notes[0].file} was never vouched for by the key before it"
+                self.report.add(Fault("CKPT_UNTRUSTED", said, file=notes[0].file))
+                break
+            self._one_size(size, notes, stopped=stopped)
+            for note in notes:
+                at = next((at for key in self._vouching(size) if (at := note.time_of(key)) is not None), 0)
+                if at < newest:
+                    self.report.notes.append(f"CLOCK: {note.file} says an earlier time than a note before it")
+                newest = max(newest, at)
+        can_tell = bool(self.state.keys) or not stopped
+        if trusted is not None and not signed and can_tell and not self._has("CKPT_UNTRUSTED", "CKPT_BAD_SIGNATURE"):
+            self.report.add(Fault("UNSIGNED", "there is a key, and no checkpoint that it signed"))
+        self._witnessed(signed)
+
+    def _trusted_key(self) -> Key | None:
+        """The key that vouches: the one given, else the log's own. It must be one of the log's keys."""
+        key, source = self.asked.key, "given"
+        if key is None and (own := self.log / "origin.pub").exists():
+            source = "log"
+            try:
+                key = read_key(own.read_text(encoding="ascii"))
+            except ValueError:
+                said = "origin.pub is no verifier key; give the log's key"
+                self.report.add(Fault("CKPT_UNTRUSTED", said, file="origin.pub"))
+                return None
+        if key is None:
+            if self.asked.secret is not None:
+                self.report.key_source = "given"
+                return self.asked.secret
+            self.report.add(Fault("NO_KEY", "no key was given, and the log holds none: nothing vouches for it"))
+            return None
+        self.report.key_source = source
+        known = [each.text for each, _ in self.state.keys]
+        if self.state.keys and key.text not in known:
+            said = "the key that was given never signed for this log: it is another log, or another key"
+            self.report.add(Fault("CKPT_UNTRUSTED", said, expected=key.name, found=self.state.keys[0][0].name))
+            return None
+        return key
+
+    def _is_signed(self, note: Note) -> bool:
+        """Whether the keys that were valid at its size signed it; adds the fault where they did not."""
+        if self.asked.key is None and self.asked.secret is not None and note.signed_by(self.asked.secret):
+            return self._is_of_this_log(note)
+        valid = self._keys_at(note.size)
+        for key in valid:
+            answer = note.signed_by(key)
+            if answer is False:
+                self.report.add(
+                    Fault(
+                        "CKPT_BAD_SIGNATURE",
+                        f"{note.file} is not what {key.name} signed: it was changed",
+                        file=note.file,
+                    )
+                )
+                return False
+            if answer is None:
+                others = [each for each, _ in self.state.keys if each not in valid and note.signed_by(each)]
+                code = "CKPT_WRONG_KEY" if others else "CKPT_UNTRUSTED"
+                said = f"{note.file} is not signed by the key that is valid at size {note.size}"
+                self.report.add(Fault(code, said, file=note.file, expected=key.name))
+                return False
+        if self.asked.secret is not None and note.signed_by(self.asked.secret) is False:
+            self.report.add(Fault("CKPT_BAD_SIGNATURE", f"{note.file}: its HMAC line is wrong", file=note.file))
+            return False
+        return bool(valid) and self._is_of_this_log(note)
+
+    def _unproved_roll(self, signed: dict[int, list[Note]]) -> int | None:
+        """The size from which no key can be trusted: a roll whose note, signed by both keys, is missing."""
+        given = self.asked.key.text if self.asked.key else ""
+        since = max((start for key, start in self.state.keys if key.text == given), default=0)
+        return next((start for _, start in self.state.keys if start > since and start not in signed), None)
+
+    def _keys_at(self, size: int) -> list[Key]:
+        """The key valid at a size; at the size of a roll both, so that the old one vouches for the new."""
+        starts = [start for _, start in self.state.keys if start <= size]
+        if not starts:
+            return []
+        last = starts[-1]
+        valid = [key for key, start in self.state.keys if start == last]
+        if last == size and last:
+            valid += [key for key, start in self.state.keys if start < last][-1:]
+        return valid
+
+    def _vouching(self, size: int) -> list[Key]:
+        return self._keys_at(size) or ([self.asked.secret] if self.asked.secret else [])
+
+    def _is_of_this_log(self, note: Note) -> bool:
+        if note.origin == self.report.origin:
+            return True
+        said = f"{note.file} is a checkpoint of another log under the same key"
+        self.report.add(
+            Fault("CKPT_OTHER_ORIGIN", said, file=note.file, expected=self.report.origin, found=note.origin)
+        )
+        return False
+
+    def _one_size(self, size: int, notes: list[Note], *, stopped: bool) -> None:
+        state = self.state
+        if len({note.root for note in notes}) > 1:
+            files = ", ".join(note.file for note in notes)
+            self.report.add(Fault("SPLIT_VIEW", f"two signed roots for size {size}: keep {files} as evidence"))
+            return
+        note = notes[0]
+        if size > state.size:
+            if not stopped:
+                said = f"{note.file} covers {size}, {state.size} present: the end was cut, or an old copy put back"
+                self.report.add(
+                    Fault("TRUNCATED", said, state.size, note.file, expected=str(size), found=str(state.size))
+                )
+            return
+        if size < self.report.start:
+            return
+        root = state.roots[size]
+        if root != note.root:
+            is_anchor = size == self.used_anchor
+            code = "PRUNE_ANCHOR_MISMATCH" if is_anchor else "ROOT_MISMATCH"
+            said = f"the {'anchor' if is_anchor else 'records'} before {size} are not those that {note.file} signed"
+            self.report.add(Fault(code, said, size - 1, note.file, expected=note.root.hex(), found=root.hex()))
+            return
+        self.report.signed_to = max(self.report.signed_to, size)
+
+    def _witnessed(self, signed: dict[int, list[Note]]) -> None:
+        self.report.witnesses_asked = self.asked.witnesses_needed
+        reached = []
+        for witness in self.asked.witnesses:
+            sizes = [size for size, notes in signed.items() if any(note.time_of(witness) is not None for note in notes)]
+            reached += [max(sizes)] if sizes else []
+        self.report.witnesses = min(len(reached), self.report.witnesses_asked)
+        if len(reached) < self.report.witnesses_asked:
+            said = f"{len(reached)} of {self.report.witnesses_asked} witnesses have cosigned"
+            self.report.add(Fault("NOT_WITNESSED", said))
+        elif reached:
+            self.report.witnessed_to = sorted(reached, reverse=True)[self.report.witnesses_asked - 1]
+
+    # ---- after the last line ---------------------------------------------------------------------------------------
+
+    def _anchors_told(self) -> None:
+        """An anchor is what the log itself said when it was pruned: its digest stands in a prune entry."""
+        for size, raw in self.anchors.items():
+            file, told = f"prune/{size:020}.json", self.state.pruned.get(size)
+            if told is not None and told != hashlib.sha256(raw).hexdigest():
+                self.report.add(Fault("PRUNE_ANCHOR_MISMATCH", f"{file} is not the anchor that was written", file=file))
+            elif told is None and size == self.used_anchor:
+                self.report.add(Fault("ANCHOR_UNCONFIRMED", f"no prune entry of the log names {file}", file=file))
+        used = self.used_anchor
+        if used is not None and used not in {note.size for note in self.notes}:
+            said = f"there is no checkpoint of size {used} to compare the anchor with"
+            self.report.add(Fault("ANCHOR_UNSIGNED", said))
+
+    def _pinned(self) -> None:
+        pin = self.asked.pin
+        if pin is None:
+            return
+        if pin.origin != self.report.origin:
+            raise VerifierUsage("PIN_OTHER_LOG", f"the pin is of {pin.origin}, the log of {self.report.origin}")
+        if pin.size > self.state.size:
+            said = f"an earlier verification saw {pin.size} records, {self.state.size} are present"
+            self.report.add(
+                Fault("TRUNCATED", said, self.state.size, expected=str(pin.size), found=str(self.state.size))
+            )
+        elif pin.size < self.report.start:
+            same = [note for note in self.notes if note.size == pin.size and note.root == pin.root]
+            if not same:
+                said = f"what the pin saw ({pin.size} records) is pruned, and its checkpoint is not kept"
+                self.report.add(Fault("PIN_PRUNED", said))
+        elif self.state.roots[pin.size] != pin.root:
+            found = self.state.roots[pin.size].hex()
+            said = f"an earlier verification saw other records before {pin.size}: keep the pin as evidence"
+            self.report.add(Fault("SPLIT_VIEW", said, pin.size - 1, expected=pin.root.hex(), found=found))
+        else:
+            self.report.pinned_to = pin.size
+
+    def _covered(self) -> None:
+        limit = self.asked.max_uncovered
+        if limit is not None and self.report.uncovered > limit:
+            said = f"{self.report.uncovered} records after the last checkpoint, {limit} are allowed"
+            self.report.add(Fault("UNCOVERED", said))
+
+    def _has(self, *codes: str) -> bool:
+        return any(fault.code in codes for fault in self.report.faults)
+
+    def _fail(self, code: str, message: str, **where: Any) -> NoReturn:
+        self.report.add(Fault(code, message, **where))
+        raise _Stop

@@ -1,0 +1,150 @@
+"""A second verifier, written from deploy/log-format.md alone: the standard library and `cryptography`, no effectsvc."""
+# One page, to be read as one: within 150 lines.
+import base64, hashlib, json, re
+from functools import reduce
+from pathlib import Path
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+SOURCE = ["answer", "epoch", "from", "id", "layer", "n", "op", "rule", "to", "type"]
+NOTE = re.compile("([^\n]+)\n(0|[1-9][0-9]*)\n([A-Za-z0-9+/]{43}=)\n\n((?:\u2014 [^ +\n]+ [A-Za-z0-9+/]+=*\n)+)")
+FAULTS = (ValueError, KeyError, TypeError, AttributeError, AssertionError, RecursionError)
+
+# ---- bytes ----
+def sha(data): return hashlib.sha256(data).digest()
+def canonical(value): return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+def root_of(peaks): return reduce(lambda right, left: sha(b"\1" + left + right), reversed(peaks[:-1]), peaks[-1])
+def b64(text):
+    if base64.b64encode(raw := base64.b64decode(text, validate=True)).decode() != text: raise ValueError(text)
+    return raw
+def fits(value, room):
+    if isinstance(value, dict):
+        return all(re.fullmatch("[a-z][a-z0-9_]*", key) for key in value) and fits(list(value.values()), room)
+    if isinstance(value, list): return room > 0 and all(fits(each, room - 1) for each in value)
+    return value is None or isinstance(value, str) or (isinstance(value, int) and abs(value) < 2**53)
+def parse(line):
+    assert len(line) < 65536
+    value = json.loads(line.decode())
+    if type(value["v"]) is int and value["v"] > 1: raise EOFError  # nothing behind this can be looked at
+    e, i, p, s, v = (value[key] for key in "eipsv")
+    assert canonical(value) == line and len(value) == 5 and type(v) is type(i) is int and v == 1
+    own = s["type"] in ("genesis", "discontinuity", "keyroll", "prune")
+    assert (s["x"] is not True and s == {"type": s["type"], "x": 1}) if own else sorted(s) == SOURCE
+    assert isinstance(e, dict) and fits(e, 8) and fits(s, 1)
+    assert own or (type(s["n"]) is int and re.fullmatch("[0-9]+-[0-9]+", s["id"]))
+    return e, i, p, s, line[5 : len(line) - len(canonical({key: value[key] for key in "ipsv"}))]
+def signed(body, lines, vkey):  # whether this key signed, plainly and with the time; None: one of the two is missing
+    name, public, seen = vkey.split("+")[0], b64(vkey.split("+", 2)[2])[1:], set()
+    for who, raw in ((line.split(" ")[1], b64(line.split(" ")[2])) for line in lines.splitlines()):
+        for kind in (1, 4):
+            if (who, raw[:4]) == (name, sha(name.encode() + b"\n" + bytes([kind]) + public)[:4]):
+                timed = b"cosignature/v1\ntime %d\n" % int.from_bytes(raw[4:12]) if kind == 4 else b""
+                try: Ed25519PublicKey.from_public_bytes(public).verify(raw[12 if timed else 4 :], timed + body)
+                except InvalidSignature: return False
+                seen.add(kind)
+    return True if seen == {1, 4} else None
+
+# ---- what the log says of effects ----
+class Effects:
+    def __init__(self): self.of, self.did, self.wrong, self.orphans, self.now = {}, {}, False, False, 0
+    def allow(self, effect, name, *fact):  # allowed, safe, intent, due; then: closed, spoken of
+        self.of.setdefault(effect, {})[name[:21]] = [*fact, False, False]
+    def take(self, e, s, entry):
+        self.now, kind, ref = int(s["id"].split("-")[0]), s["type"], e.get("provider_ref", "none")
+        if not isinstance(e.get("effect"), str): return
+        effect = sha(e["effect"].encode())[:16].hex()
+        if kind == "decision":
+            safe = e.get("reversibility") == "reversible" or s["rule"] in ("reversible", "read_safe")
+            intent = None if s["op"] == "admit_read" else sha(f"{e['intent']}:{e['occurrence']}".encode())[:16].hex()
+            name = base64.urlsafe_b64encode(sha(b"\2" + entry)[:16]).decode()
+            self.allow(effect, name, s["answer"] in ("granted", "admitted"), safe, intent, e.get("due_ms"))
+        elif kind in ("outcome", "late", "resolve", "reconcile"):
+            decisions = self.of.get(effect, {})
+            fact, closes = decisions.get(str(e.get("decision_hash"))[:21]), s["to"] != "unknown"
+            if kind == "outcome":
+                self.orphans |= fact is None
+                if fact is None or not fact[0] or (fact[4] and closes):
+                    self.wrong |= fact is not None
+                    return
+                fact[4] |= closes
+            for each in [fact] if kind == "outcome" else decisions.values(): each[5] = True
+            did = s["to"] == "committed" or kind == "late" or s["answer"] in ("stored", "contradicted")
+            intent = (fact or [*decisions.values(), [None] * 3][max(0, len(decisions) - 1)])[2]
+            safe = any(each[1] for each in decisions.values())
+            if did and intent: self.did.setdefault(intent, []).append((effect, ref, safe))
+    def broken(self, gaps):
+        for happened in self.did.values():
+            effects, refs, safe = (set(each) for each in zip(*happened, strict=True))
+            self.wrong |= True not in safe and (len(refs - {"none"}) > 1 or (len(effects) > 1 and "none" in refs))
+        due = [f[3] for of in self.of.values() for f in of.values() if f[0] and not f[5] and type(f[3]) is int and f[3]]
+        return self.wrong or (self.orphans and not gaps) or any(ms + 3_600_000 < self.now for ms in due)
+
+# ---- the whole log: the exit code that `effectsvc log verify` ends with ----
+def verify(log, key=None, pin=None):
+    log, found, notes, said, told, effects, sizes = Path(log), set(), [], {}, {}, Effects(), {}
+    for path in [*log.glob("ckpt/*.note"), *log.glob("ckpt/latest")]:
+        try:
+            match = NOTE.fullmatch(path.read_bytes().decode())
+            assert path.name in (f"{int(match[2]):020}.note", "latest")
+            assert [b64(line.split(" ")[2]) for line in match[4].splitlines()]
+            notes.append((int(match[2]), match[1], b64(match[3]), match[0].split("\n\n")[0].encode() + b"\n", match[4]))
+        except FAULTS: found.add(1)
+    size, head, peaks, keys, origin, want, last_id, gaps, start = 0, "0" * 64, [], [], None, 1, (0, 0), False, None
+    segments, anchors = sorted(log.glob("seg/*.jsonl")), {int(p.stem): p.read_bytes() for p in log.glob("prune/*.json")}
+    whole = False
+    try:
+        if not segments or int(segments[0].stem):
+            start = size = max(at for at in [-1, *anchors] if not segments or at <= int(segments[0].stem))
+            if start < 0: raise EOFError
+            a = json.loads(anchors[size])
+            assert canonical(a) == anchors[size] and len(a["frontier"]) == size.bit_count()
+            peaks, keys, head, origin = [*map(bytes.fromhex, a["frontier"])], a["keys"], a["head"], a["origin"]
+            want, last_id = a["cursor"]["next_n"], tuple(map(int, a["cursor"]["id"].split("-")))
+            sizes[size] = root_of(peaks)
+            for o in a["open"]: effects.allow(o["effect"], o["decision"], True, o["rerun_safe"], o["intent"], o["due"])
+        for path in segments:
+            if int(path.stem) > size != start: raise EOFError
+            *lines, tail = path.read_bytes().split(b"\n")
+            assert int(path.stem) == size
+            for line, (e, i, p, s, entry) in ((line, parse(line)) for line in lines):
+                assert (i, p, s["type"] == "genesis") == (size, head, size == 0)
+                if s["type"] in ("genesis", "keyroll"):
+                    origin, keys = e.get("origin", origin), [*keys, (e["key"], size and size + 1)]
+                elif s["type"] == "prune": told[e["size"]] = e["anchor"]
+                elif s["type"] == "discontinuity": gaps, want, last_id = True, e["next_n"], (0, 0)
+                else:
+                    this_id = tuple(map(int, s["id"].split("-")))
+                    assert s["n"] >= want and this_id > last_id
+                    gaps, want, last_id = gaps or s["n"] > want, s["n"] + 1, this_id
+                    effects.take(e, s, entry)
+                leaf, at, head = sha(b"\0" + line), size, sha(b"\0" + line).hex()
+                while at & 1: leaf, at = sha(b"\1" + peaks.pop() + leaf), at >> 1
+                peaks, size = [*peaks, leaf], size + 1
+                sizes[size] = root_of(peaks)
+            assert not tail or path == segments[-1]
+        whole = True
+    except (EOFError, *FAULTS) as error: found.add(4 if isinstance(error, EOFError) else 1)
+    key = key or ((log / "origin.pub").read_text().strip() if (log / "origin.pub").exists() else None)
+    known = [each for each, _ in keys]
+    for at, of, what, body, lines in notes if key and (key in known or not keys) else []:
+        last = max([since for _, since in keys if since <= at], default=None)
+        valid = [each for each, since in keys if since == last]
+        valid += [each for each, since in keys if since < at][-1:] if at == last else []
+        answers = [signed(body, lines, each) for each in valid]
+        if answers and all(answers) and of == origin: said.setdefault(at, set()).add(what)
+        elif valid:
+            others = any(signed(body, lines, each) for each in known if each not in valid)
+            found.add(4 if next(a for a in [*answers, 0] if not a) is None and not others else 1)
+    since = max([since for each, since in keys if each == key], default=0)
+    unproved = min([at for _, at in keys if at > since and at not in said], default=2**53)
+    for at, those in said.items():
+        split = len(those) > 1 or (at > size and whole)
+        found |= {4} if at > unproved else {3} if split else {1} if sizes.get(at, *those) not in those else set()
+    found |= set() if said else {4}
+    for at, raw in anchors.items() if whole else ():
+        found |= {1} if told.get(at, sha(raw).hex()) != sha(raw).hex() else set()
+        found |= {4} if at == start and (at not in told or at not in [note[0] for note in notes]) else set()
+    if whole and pin is not None:
+        _, at, root, *_ = Path(pin).read_text().split("\n")
+        found |= {3} if int(at) > size or sizes.get(int(at), b64(root)) != b64(root) else set()
+    found |= ({4} if whole and gaps else set()) | ({5} if whole and effects.broken(gaps) else set())
+    return next((code for code in (1, 3, 5, 4) if code in found), 0)

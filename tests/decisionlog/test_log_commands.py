@@ -1,0 +1,240 @@
+"""The `log` commands, as a person or a script calls them; and the exporter as a process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal as signals
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from effectsvc.cli.app import app
+from effectsvc.decisionlog import verify
+from effectsvc.decisionlog.errors import DecisionLogError
+from effectsvc.decisionlog.keys import Signer, save_signer
+from effectsvc.decisionlog.layout import Layout
+from tests.decisionlog import stranger
+from tests.decisionlog.feeder import Feeder
+from tests.decisionlog.log_maker import ORIGIN, Stream, flip, make_log, put_lines, read_lines, write
+
+
+def run(*words: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> tuple[Path, str, Path]:
+    """A log, its public key, and the file of its signing key."""
+    signer, key = make_log(tmp_path / "log", lives=8)
+    save_signer(signer, tmp_path / "key")
+    return tmp_path / "log", key, tmp_path / "key"
+
+
+def test_verify_tells_its_verdict_by_exit_code(made: tuple[Path, str, Path], tmp_path: Path) -> None:
+    log, key, _ = made
+    assert "OK example.org/acme/pay/0: 25 records" in run("log", "verify", log, "--key", key).output
+    record = json.loads(run("log", "verify", log, "--key", key, "--pin", tmp_path / "pin", "--json").stdout)
+    assert (record["verdict"], record["level"], record["uncovered"]) == ("verified", "signed", 0)
+    assert json.loads(run("log", "verify", log, "--pin", tmp_path / "pin", "--json").stdout)["level"] == "pinned"
+    (tmp_path / "vkey").write_text(f"{key}\n")
+    run("log", "verify", log, "--key", tmp_path / "vkey")
+    run("log", "verify", log, "--key", "no such file", code=2)
+    run("log", "verify", log, "--key", "not+a+key", code=2)
+    run("log", "verify", tmp_path / "nothing", code=4)
+    flip(Layout(log).segments()[0][1], 900)
+    assert "FAIL" in run("log", "verify", log, code=1).output
+    put_lines(log, read_lines(log)[:3])
+    run("log", "verify", log, code=3)
+
+
+def test_records_are_shown_found_and_exported(made: tuple[Path, str, Path], tmp_path: Path) -> None:
+    log, _, _ = made
+    assert len(run("log", "show", log).output.splitlines()) == 20
+    shown = json.loads(run("log", "show", log, 3, 3, "--json").stdout)
+    assert (shown["index"], shown["type"], shown["entry"]["outcome"]) == (3, "outcome", "returned")
+    assert len(run("log", "find", log, "effect-2").output.splitlines()) == 3
+    assert len(run("log", "find", log, "--type", "decision").output.splitlines()) == 8
+    run("log", "find", log, "no-such-effect", code=6)
+    run("log", "show", log, 99, code=6)
+    run("log", "export", log, "--format", "jsonl", "--out", tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes().splitlines() == read_lines(log)
+    run("log", "export", log, "--format", "jsonl", "--out", tmp_path / "copy", code=2)
+
+
+def test_the_airlock_form_is_a_chain_of_the_same_facts(made: tuple[Path, str, Path], tmp_path: Path) -> None:
+    """As its own tools check it: a hash over all else, quoting the one before; outcomes quote decisions."""
+    log, _, _ = made
+    run("log", "export", log, "--format", "airlock", "--out", tmp_path / "airlock")
+    previous, decisions = "0" * 64, set()
+    records = [json.loads(line) for line in (tmp_path / "airlock").read_text().splitlines()]
+    for seq, record in enumerate(records):
+        body = {name: value for name, value in record.items() if name != "record_hash"}
+        canonical = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+        assert (record["seq"], record["prev_hash"]) == (seq, previous)
+        assert record["record_hash"] == hashlib.sha256(canonical).hexdigest()
+        previous = record["record_hash"]
+        if record["stage"] == "policy":
+            decisions.add(previous)
+            assert record["details"]["verdict"] == record["decision"] == "allow"
+            assert record["details"]["policy_digest"] == "no_policy"
+        else:
+            assert record["details"]["decision_hash"] in decisions
+    assert len(records) == 16
+
+
+def test_proofs_and_bundles_are_checked_with_the_key_alone(made: tuple[Path, str, Path], tmp_path: Path) -> None:
+    log, key, _ = made
+    proof = tmp_path / "proof"
+    run("log", "prove", log, 7, "--out", proof)
+    assert "record" in run("log", "check-proof", proof, "--key", key).output
+    run("log", "bundle", log, "effect-3", "--out", proof)
+    assert "records 10, 11, 12 are in the log" in run("log", "check-proof", proof, "--key", key).output
+    value = json.loads(proof.read_bytes())
+    value["records"][1]["line"] = value["records"][1]["line"].replace("acme", "acmf")
+    proof.write_text(json.dumps(value))
+    with pytest.raises(DecisionLogError, match="Record 11 is not in the log"):
+        run("log", "check-proof", proof, "--key", key)
+    run("log", "prove", log, "--consistent-with", 17, "--out", proof)
+    assert "begins with what it was at size 17" in run("log", "check-proof", proof, "--key", key).output
+    proof.write_bytes(proof.read_bytes().replace(b'"proof": [\n    "', b'"proof": [\n    "0', 1))
+    with pytest.raises(DecisionLogError):
+        run("log", "check-proof", proof, "--key", key)
+    assert run("log", "prove", log, 7, "--tlog").output.startswith("c2sp.org/tlog-proof@v1\nindex 7\n")
+    run("log", "prove", log, code=2)
+    run("log", "bundle", log, "no-such-effect", code=6)
+
+
+def test_a_second_host_cosigns_what_it_saw(made: tuple[Path, str, Path], tmp_path: Path) -> None:
+    """Its key is asked for by `--witness`; it never signs a log that is not the one it saw before."""
+    log, key, _ = made
+    witness = run("log", "keys", "gen", tmp_path / "w", "--name", "witness.example", "--cosigner").output.strip()
+    assert run("log", "keys", "show", tmp_path / "w").output.strip() == witness
+    run("log", "verify", log, "--witness", witness, code=4)
+    words = ("log", "cosign", log, "--pin", tmp_path / "pin", "--key-file", tmp_path / "w", "--key", key)
+    assert "cosigned example.org/acme/pay/0 at size 25" in run(*words).output
+    run(*words)
+    report = verify(log, key=key, witnesses=[witness])
+    assert (int(report.verdict), report.level, report.witnessed_to) == (0, "witnessed", 25)
+    assert run("log", "checkpoint", log).output.count("witness.example") == 1
+    put_lines(log, read_lines(log)[:17])
+    for size, path in Layout(log).notes():
+        if size > 17:
+            path.unlink()
+    Layout(log).latest.unlink()
+    with pytest.raises(DecisionLogError, match="TRUNCATED"):
+        run(*words)
+
+
+def test_a_log_is_pruned_and_its_key_rolled_by_command(tmp_path: Path, signer: Signer) -> None:
+    stream, log, key = Stream(), tmp_path / "log", tmp_path / "key"
+    stream.lives(20)
+    write(log, signer, stream, segment_records=16)
+    save_signer(signer, key)
+    words = ("log", "prune", log, "--before", 40, "--key-file", key, "--reason", "retention")
+    assert "would remove: 2 segments, records 0 to 31" in run(*words, "--dry-run").output
+    run(*words, code=2)  # nobody said yes, and there is no terminal to ask on
+    assert "removed 2 segments" in run(*words, "--yes").output
+    run("log", "keys", "gen", tmp_path / "new", "--name", "example.org/acme/pay-2")
+    words = ("log", "keys", "roll", log, "--old", key, "--new", tmp_path / "new", "--reason", "a year", "--yes")
+    assert "rolled at size" in run(*words).output
+    assert "pay-2" in run("log", "checkpoint", log, "--sign", "--key-file", tmp_path / "new").output
+    assert int(verify(log, key=str(signer.vkey)).verdict) == stranger.verify(log, str(signer.vkey)) == 0
+
+
+# ---- the exporter's process ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def start(feeder: Feeder, signer: Signer, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Starts `effectsvc export` on the cell; what still runs at the end is killed."""
+    save_signer(signer, tmp_path / "key")
+    running: list[subprocess.Popen[bytes]] = []
+
+    def begin(*words: str) -> subprocess.Popen[bytes]:
+        environment = {
+            **os.environ, "EFFECTSVC_REDIS_URL": feeder.url, "EFFECTSVC_CELL": feeder.keys.cell,
+            "EFFECTSVC_LOG_ORIGIN": ORIGIN, "EFFECTSVC_LOG_DIR": str(tmp_path / "log"),
+            "EFFECTSVC_LOG_KEY_FILE": str(tmp_path / "key"), "EFFECTSVC_CHECKPOINT_RECORDS": "64",
+        }  # fmt: skip
+        command = [sys.executable, "-m", "effectsvc.cli", "export", *words]
+        running.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE))
+        return running[-1]
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(what: Callable[[], bool], *, timeout_s: float = 30.0) -> None:
+    until = time.monotonic() + timeout_s
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_the_process_exports_and_signs_to_the_end_when_it_is_told_to_stop(
+    feeder: Feeder, start: Callable[..., Any], tmp_path: Path
+) -> None:
+    n = feeder.feed(40)
+    first = start()
+    wait_for(lambda: feeder.store.send(feeder.commands.watermark()) == n)
+    standby = start()
+    n = feeder.feed(3)
+    wait_for(lambda: feeder.store.send(feeder.commands.watermark()) == n)
+    first.send_signal(signals.SIGTERM)
+    assert first.wait(30) == 0
+    n = feeder.feed(3)
+    wait_for(lambda: feeder.store.send(feeder.commands.watermark()) == n)
+    standby.send_signal(signals.SIGTERM)
+    assert standby.wait(30) == 0
+    report = verify(tmp_path / "log", max_uncovered=0)
+    assert (int(report.verdict), report.happened) == (0, 46)
+    assert start("--once").wait(30) == 0
+
+
+def hunt(feeder: Feeder, start: Callable[..., Any], log: Path, *, rounds: int, lives: int) -> None:
+    """Two exporters; one of them is killed at a random moment in each round, and another takes its place."""
+    import random
+
+    pair = [start(), start()]
+    for _ in range(rounds):
+        feeder.feed(lives)
+        time.sleep(random.uniform(0, 0.15))
+        victim = pair.pop(random.randrange(2))
+        victim.kill()
+        victim.wait()
+        pair.append(start())
+    n = int(feeder.meta()["n"])
+    wait_for(lambda: feeder.store.send(feeder.commands.watermark()) == n, timeout_s=120)
+    for process in pair:
+        process.send_signal(signals.SIGTERM)
+    for process in pair:
+        assert process.wait(60) == 0
+    assert [json.loads(line)["s"].get("n", 0) for line in read_lines(log)] == list(range(n + 1))
+    assert int(verify(log, max_uncovered=0).verdict) == 0
+
+
+def test_two_exporters_that_are_killed_at_any_moment_export_each_entry_once(
+    feeder: Feeder, start: Callable[..., Any], tmp_path: Path
+) -> None:
+    hunt(feeder, start, tmp_path / "log", rounds=3, lives=100)
+    assert stranger.verify(tmp_path / "log") == 0
+
+
+@pytest.mark.storm
+@pytest.mark.timeout(1_800)
+def test_fifty_kills_over_a_hundred_thousand_entries(feeder: Feeder, start: Callable[..., Any], tmp_path: Path) -> None:
+    hunt(feeder, start, tmp_path / "log", rounds=50, lives=667)

@@ -1,0 +1,150 @@
+"""What holds for any log: any changed byte is seen, any line comes back, any batch makes the same bytes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rfc8785
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from effectsvc.decisionlog import verify
+from effectsvc.decisionlog.keys import new_signer
+from effectsvc.decisionlog.layout import Layout
+from effectsvc.decisionlog.prune import prune
+from effectsvc.decisionlog.record import FIRST_LINK, RecordFault, make_line, read_line
+from effectsvc.decisionlog.writer import LogWriter
+from tests.decisionlog import stranger
+from tests.decisionlog.log_maker import ORIGIN, Stream, write
+
+FEW = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+KEYS = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
+SCALARS = st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.text(st.characters(codec="utf-8"))
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3))
+SOURCE = {
+    "answer": "granted", "epoch": "0" * 16, "from": "", "id": "1-0", "layer": "", "n": 1, "op": "begin", "rule": "",
+    "to": "", "type": "decision",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[tuple[Path, str]]:
+    """A pruned log of several segments, signed to its end."""
+    with tempfile.TemporaryDirectory() as directory:
+        log, signer, stream = Path(directory) / "log", new_signer("example.org/acme/pay"), Stream()
+        stream.decide("effect-open")
+        stream.lives(9)
+        write(log, signer, stream, every=10, segment_records=10)
+        prune(log, signers=[signer], before=10, by="test", reason="retention")
+        (log / "origin.pub").unlink()
+        yield log, str(signer.vkey)
+
+
+def evidence(log: Path) -> list[Path]:
+    """The files that are the log: segments, the checkpoints of what is still there, the anchor."""
+    layout = Layout(log)
+    notes = [path for size, path in layout.notes() if size >= layout.segments()[0][0]]
+    return [*(path for _, path in layout.segments()), *notes, layout.latest, *(path for _, path in layout.anchors())]
+
+
+@FEW
+@given(where=st.floats(0, 1, exclude_max=True), which=st.integers(0, 99), mask=st.integers(1, 255))
+def test_any_changed_byte_of_a_log_that_is_signed_to_its_end_is_seen(
+    whole: tuple[Path, str], where: float, which: int, mask: int
+) -> None:
+    """Of any segment, checkpoint or anchor; and both verifiers give the same verdict."""
+    log, key = whole
+    files = evidence(log)
+    path = files[which % len(files)]
+    before = path.read_bytes()
+    changed = bytearray(before)
+    changed[int(where * len(changed))] ^= mask
+    path.write_bytes(changed)
+    try:
+        report = verify(log, key=key)
+        assert int(report.verdict) != 0
+        assert stranger.verify(log, key) == int(report.verdict), str(report)
+    finally:
+        path.write_bytes(before)
+
+
+@pytest.mark.storm
+@pytest.mark.timeout(3_600)
+def test_every_byte_of_such_a_log_changed_in_one_way_is_seen(whole: tuple[Path, str]) -> None:
+    """All of them, by our verifier."""
+    log, key = whole
+    for path in evidence(log):
+        before = path.read_bytes()
+        for at in range(len(before)):
+            path.write_bytes(before[:at] + bytes([before[at] ^ 1]) + before[at + 1 :])
+            assert int(verify(log, key=key).verdict) != 0, (path.name, at)
+        path.write_bytes(before)
+
+
+@FEW
+@given(cut=st.integers(1, 4_000))
+def test_any_end_that_is_cut_from_a_signed_log_is_seen(whole: tuple[Path, str], cut: int) -> None:
+    log, key = whole
+    path = Layout(log).segments()[-1][1]
+    before = path.read_bytes()
+    path.write_bytes(before[: max(0, len(before) - cut)])
+    try:
+        assert int(verify(log, key=key).verdict) == stranger.verify(log, key) == 3
+    finally:
+        path.write_bytes(before)
+
+
+@FEW
+@given(entry=st.dictionaries(KEYS, VALUES, max_size=5))
+def test_any_entry_of_the_profile_comes_back_and_is_what_rfc_8785_makes(entry: dict[str, Any]) -> None:
+    raw = rfc8785.dumps(entry)
+    line = make_line(entry=raw, index=3, previous=FIRST_LINK, source=SOURCE)
+    assert line == rfc8785.dumps(json.loads(line))
+    record = read_line(line)
+    assert (record.entry_bytes, record.entry, record.source) == (raw, entry, SOURCE)
+    assert stranger.parse(line)[4] == raw
+
+
+@FEW
+@given(raw=st.binary(max_size=80) | st.text(max_size=80).map(str.encode))
+def test_no_bytes_make_the_reader_fall_over(raw: bytes) -> None:
+    for line in (
+        raw,
+        b'{"e":' + raw + b',"i":0,"p":"' + FIRST_LINK.encode() + b'","s":{"type":"genesis","x":1},"v":1}',
+    ):
+        try:
+            ours: object = read_line(line).entry
+        except RecordFault:
+            ours = None
+        try:
+            others: object = stranger.parse(line)[0]
+        except (*stranger.FAULTS, EOFError):
+            others = None
+        assert ours == others
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cuts=st.lists(st.integers(1, 9), min_size=1, max_size=6), records=st.integers(3, 12))
+def test_however_it_is_batched_the_same_bytes_are_written(tmp_path: Path, cuts: list[int], records: int) -> None:
+    """A line holds nothing of the exporter's own: no clock, no host, no process."""
+    stream, signer = Stream(), new_signer("example.org/acme/pay")
+    stream.lives(5)
+    made = []
+    for number, sizes in enumerate((cuts, [len(stream.entries)])):
+        log = tmp_path / str(number)
+        at = 0
+        for size in [*sizes, len(stream.entries)]:
+            with LogWriter(log, origin=ORIGIN, signers=[signer], segment_records=records) as writer:
+                writer.append(stream.entries[at : at + size])
+            at = min(len(stream.entries), at + size)
+        made.append([(path.name, path.read_bytes()) for _, path in Layout(log).segments()])
+    assert made[0] == made[1]
+    for number in range(2):
+        shutil.rmtree(tmp_path / str(number))

@@ -1,0 +1,195 @@
+"""A store that has lost its past: the log sees it, freezes the cell, and knows what was begun."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from effectsvc.core.decision import note_entry
+from effectsvc.core.identity import run_digest
+from effectsvc.decisionlog import verify
+from effectsvc.decisionlog.errors import DecisionLogError, LogDamaged
+from effectsvc.decisionlog.recovery import rollbacks
+from effectsvc.store import replies as r
+from tests.decisionlog import stranger
+from tests.decisionlog.conftest import Opened
+from tests.decisionlog.feeder import Feeder
+from tests.decisionlog.log_maker import edited, put_lines, read_lines
+
+
+class Past:
+    """The cell's keys as they are now, to go back to: a store restored from an older file, or a lagging replica."""
+
+    def __init__(self, feeder: Feeder) -> None:
+        self._feeder = feeder
+        self._keys = {key: feeder.plain.dump(key) for key in feeder.plain.keys(f"{feeder.keys.prefix}*")}
+
+    def restore(self) -> None:
+        plain = self._feeder.plain
+        plain.delete(*plain.keys(f"{self._feeder.keys.prefix}*"))
+        for key, value in self._keys.items():
+            plain.restore(key, 0, value)
+        self._feeder.resume()
+
+
+def told(log: Path) -> list[dict[str, object]]:
+    return [json.loads(line)["e"] for line in read_lines(log) if b'"discontinuity"' in line]
+
+
+def is_frozen(feeder: Feeder) -> bool:
+    return any(reason == "store_rollback" for _, reason in feeder.store.send(feeder.commands.freezes()).values())
+
+
+def test_a_store_that_is_behind_the_log_is_seen_and_the_cell_frozen(
+    feeder: Feeder, exporting: Opened, tmp_path: Path
+) -> None:
+    """Also when it has written on since, with the same counters and later ids: only the bytes tell."""
+    feeder.feed(2)
+    with exporting() as exporter:
+        exporter.export_once()
+    past = Past(feeder)
+    feeder.feed(2)
+    with exporting() as exporter:
+        exporter.export_once()
+        past.restore()
+        feeder.feed(3)
+        done = exporter.export_once()
+        assert (done.discontinuities, done.records) == (1, 9)
+        assert is_frozen(feeder)
+        exporter.finish()
+    lost = told(tmp_path / "log")[0]
+    assert [lost[name] for name in ("reason", "after_n", "next_n", "lost_from", "lost_to")] == [
+        "store_rollback",
+        7,
+        8,
+        8,
+        13,
+    ]
+    report = verify(tmp_path / "log")
+    assert int(report.verdict) == stranger.verify(tmp_path / "log") == 4
+    assert "records 8 to 13 are not in the store any more" in report.gaps[0]
+
+
+def test_a_store_that_went_back_and_stays_still_is_seen_at_once(
+    feeder: Feeder, exporting: Opened, tmp_path: Path
+) -> None:
+    """Nothing new was written: the entry at the cursor is not there to be read back."""
+    feeder.feed(1)
+    with exporting() as exporter:
+        exporter.export_once()
+        past = Past(feeder)
+        feeder.feed(1)
+        exporter.export_once()
+        past.restore()
+        assert exporter.export_once().discontinuities == 1
+        assert exporter.export_once().discontinuities == 0
+        feeder.feed(1)
+        assert exporter.export_once().discontinuities == 0
+        exporter.finish()
+    assert len(told(tmp_path / "log")) == 1
+
+
+def test_a_second_rollback_is_told_apart_from_the_first(feeder: Feeder, exporting: Opened, tmp_path: Path) -> None:
+    """What was lost before is passed over when the common point is looked for, also past it."""
+    feeder.feed(1)
+    with exporting() as exporter:
+        exporter.export_once()
+        oldest = Past(feeder)
+        feeder.feed(1)
+        exporter.export_once()
+        newer = Past(feeder)
+        feeder.feed(1)
+        exporter.export_once()
+        newer.restore()
+        exporter.export_once()
+        feeder.feed(1)
+        exporter.export_once()
+        oldest.restore()
+        exporter.export_once()
+        feeder.feed(1)
+        exporter.finish()
+    first, second = told(tmp_path / "log")
+    assert (first["after_n"], first["lost_from"]) == (7, 8)
+    assert (second["after_n"], second["lost_from"]) == (4, 5)
+    assert int(verify(tmp_path / "log").verdict) == stranger.verify(tmp_path / "log") == 4
+
+
+def test_the_freeze_is_latched_by_whoever_exports_next(feeder: Feeder, exporting: Opened) -> None:
+    """The exporter died between the discontinuity and the freeze."""
+    feeder.feed(1)
+    with exporting() as exporter:
+        exporter.export_once()
+        past = Past(feeder)
+        feeder.feed(1)
+        exporter.export_once()
+        exporter.sign()
+        past.restore()
+        exporter._freeze_where_owed = lambda: None
+        exporter.export_once()
+        exporter.sign()
+    assert not is_frozen(feeder)
+    with exporting() as exporter:
+        exporter.export_once()
+    assert is_frozen(feeder)
+    freeze_id = next(iter(feeder.store.send(feeder.commands.freezes())))
+    entry = note_entry("thaw", by="test", at_ms=1, facts={"freeze_id": freeze_id})
+    assert feeder.store.send(feeder.commands.thaw(freeze_id=freeze_id, by="operator", entry=entry)) == r.RecoverOnly()
+    feeder.store.send(feeder.commands.thaw(freeze_id=freeze_id, by="recover", entry=entry))
+    with exporting() as exporter:
+        exporter.export_once()
+    assert not is_frozen(feeder)
+
+
+def test_a_cell_that_is_gone_stops_the_export(feeder: Feeder, exporting: Opened) -> None:
+    feeder.feed(1)
+    with exporting() as exporter:
+        exporter.export_once()
+        feeder.plain.delete(*feeder.plain.keys(f"{feeder.keys.prefix}*"))
+        exporter._leased_at = exporter._clock()
+        with pytest.raises(DecisionLogError) as gone:
+            exporter.export_once()
+        assert gone.value.code == "cell_missing"
+
+
+def test_what_was_begun_and_lost_is_adopted_as_unknown(feeder: Feeder, exporting: Opened, tmp_path: Path) -> None:
+    """Whatever the lost records say of its end; told twice, it changes nothing."""
+    feeder.feed(1)
+    with exporting() as exporter:
+        exporter.export_once()
+        past = Past(feeder)
+        feeder.stream.life("effect-ended")
+        feeder.stream.decide("effect-open")
+        feeder.feed()
+        exporter.export_once()
+        past.restore()
+        exporter.export_once()
+        exporter.finish()
+    (rollback,) = rollbacks(tmp_path / "log", key=str(exporter.writer.signers[0].vkey))
+    assert [(each.effect_id, each.outcome) for each in rollback.attempts] == [
+        ("effect-ended", "committed"),
+        ("effect-open", ""),
+    ]
+    lost = rollback.attempts[0]
+    at = lost.address(lane="default")
+    assert at.run == run_digest(tenant="acme", run_id="run-1")[:22]
+    token = lost.begun.token
+    command = feeder.commands.adopt(at, begun=lost.begun, next_step="review", entry=b"{}")
+    first, again = feeder.store.send(command), feeder.store.send(command)
+    # Its epoch is the one in force here; an effect that the store does not know at all is taken all the same.
+    assert isinstance(first, r.Adopted)
+    assert isinstance(again, r.Already)
+    fields = feeder.store.send(feeder.commands.effect_fields("effect-ended"))
+    assert (fields["state"], fields["token"], fields["reason"]) == ("unknown", token, "store_lost")
+
+
+def test_a_log_that_was_changed_is_no_evidence(feeder: Feeder, exporting: Opened, tmp_path: Path) -> None:
+    feeder.feed(2)
+    with exporting() as exporter:
+        exporter.finish()
+    lines = read_lines(tmp_path / "log")
+    lines[3] = edited(lines[3], lambda value: value["e"].update(at_ms=7))
+    put_lines(tmp_path / "log", lines)
+    with pytest.raises(LogDamaged, match="CHAIN"):
+        rollbacks(tmp_path / "log")
