@@ -132,7 +132,7 @@ class Floor:
         effect_id, digest = new_effect_id(now_ms=now_ms()), secrets.token_urlsafe(32)
         at = Address(effect_id, self._run, "default", digest)
         token = attempt_token(epoch=self._epoch, n=1, nonce=new_nonce())
-        payload, proposal, decision, outcome = _bytes_of_a_call(effect_id, token)
+        payload, proposal, decision, outcome = bytes_of_a_call(effect_id, token)
         proposed = Proposal(
             at=at, tool="noop", version=1, tenant="bench", agent="bench", args=digest, call=digest, payload=payload,
             entry=proposal, needs_call=False, limits=Limits(loop_repeats=5, loop_period=5),
@@ -178,7 +178,7 @@ def _check(reply: Any, wanted: bytes) -> None:
 _digest = "d" * 64
 
 
-def _bytes_of_a_call(effect_id: str, token: str) -> tuple[bytes, bytes, bytes, bytes]:
+def bytes_of_a_call(effect_id: str, token: str) -> tuple[bytes, bytes, bytes, bytes]:
     """Payload and log entries as long as those of a call of usual size."""
     caller = Caller("bench")
     payload = Payload(
@@ -193,7 +193,7 @@ def _bytes_of_a_call(effect_id: str, token: str) -> tuple[bytes, bytes, bytes, b
     proposal = proposal_entry(facts, at_ms=now_ms())
     decision = decision_entry(facts, token=token, occurrence=1, at_ms=now_ms())
     outcome = outcome_entry(
-        effect=effect_id, tool="noop", token=token, decision=_digest, outcome="returned", verdict="allow",
+        effect=effect_id, tool="noop", token=token, decision=entry_hash(decision), outcome="returned", verdict="allow",
         reason="returned", by="executor", at_ms=now_ms(), result_digest=_digest,
     )  # fmt: skip
     return payload.to_bytes(), proposal, decision, outcome

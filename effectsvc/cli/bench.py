@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from effectsvc.bench.measure import Row
 
 EXIT_ERROR, EXIT_USAGE = 1, 2
-GATES = "gates"
+GATES, LOG = "gates", "log"
+LOG_EFFECTS = 100_000
+"""300,000 records: half a minute, and enough that memory would show it if it grew."""
 """The workload without a server: what judging a call costs."""
 
 
@@ -28,7 +30,7 @@ class Durability(StrEnum):
 def bench(
     workload: Annotated[
         list[str] | None,
-        typer.Option(help="noop, async200ms, thread200ms, latency, gates; may be repeated. Default: all."),
+        typer.Option(help="noop, async200ms, thread200ms, latency, gates, log; may be repeated. Default: all."),
     ] = None,
     durability: Annotated[Durability, typer.Option(help="When the server syncs its file.")] = Durability.fsync,
     effects: Annotated[int | None, typer.Option(min=1, help="End each load after so many effects.")] = None,
@@ -49,7 +51,7 @@ def bench(
     from effectsvc.bench.measure import Plan, measure
     from effectsvc.bench.workloads import WORKLOADS
 
-    known = [*WORKLOADS, GATES]
+    known = [*WORKLOADS, GATES, LOG]
     names = workload or known
     if unknown := [name for name in names if name not in known]:
         typer.echo(f"effectsvc: no workload {unknown[0]!r}; there are {', '.join(known)}.", err=True)
@@ -57,6 +59,9 @@ def bench(
     if GATES in names:
         _bench_gates(as_json=as_json)
         names = [name for name in names if name != GATES]
+    if LOG in names:
+        _bench_log(effects or LOG_EFFECTS, directory, as_json=as_json)
+        names = [name for name in names if name != LOG]
     if not names:
         return
     if profile is not None:
@@ -92,6 +97,22 @@ def _bench_gates(*, as_json: bool) -> None:
     typer.echo(orjson.dumps(cost.record()) if as_json else text)
     if not cost.is_within:
         typer.echo("effectsvc: the gates cost more than their limit on this machine.", err=True)
+
+
+def _bench_log(effects: int, directory: Path | None, *, as_json: bool) -> None:
+    """Prints how fast the decision log is exported and verified; three records for each effect."""
+    import orjson
+
+    from effectsvc.bench.log import measure_log
+
+    row = measure_log(records=3 * effects, directory=directory, say=lambda text: typer.echo(text, err=True))
+    text = (
+        f"log: {row.records} records of {row.line_bytes:.0f} B: exported {row.export_rate:,.0f}/s "
+        f"({row.export_per_core_s:,.0f} per second of a core, one sync {row.sync_ms:.2f} ms), "
+        f"verified {row.verify_rate:,.0f}/s ({row.verify_per_core_s:,.0f} per second of a core); "
+        f"memory {row.rss_early_mb:.0f} MB early, {row.rss_late_mb:.0f} MB at the end; {row.verdict}"
+    )
+    typer.echo(orjson.dumps(row.record()) if as_json else text)
 
 
 _COLUMNS = (

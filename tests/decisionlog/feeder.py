@@ -35,27 +35,13 @@ class Feeder:
     def create(self) -> None:
         server = self.store.send(Read(("INFO", "replication"), replication_id))
         entry = note_entry("epoch", by="test", at_ms=1, facts={"from": "none", "to": server[:16], "rule": "created"})
-        self.store.send(
-            self.commands.accept(stored="", found=server, mark_epoch="", mark_n=None, create="1", entry=entry)
-        )
+        self.store.send(self.commands.accept(stored="", found=server, rule="create", entry=entry))
         self.resume()
 
     def resume(self) -> None:
         """Goes on from the cell's counter, in its epoch."""
         meta = self.store.send(self.commands.hash_fields(self.keys.meta))
         self.stream.n, self.stream.epoch = int(meta["n"]), meta["epoch"][:16]
-
-    def accept(self, *, create: str = "2") -> None:
-        """Takes the server's epoch over, as a person would."""
-        meta = self.store.send(self.commands.hash_fields(self.keys.meta))
-        found = self.store.send(Read(("INFO", "replication"), replication_id))
-        entry = note_entry("epoch", by="test", at_ms=1, facts={"rule": "person"})
-        self.store.send(
-            self.commands.accept(
-                stored=meta["epoch"], found=found, mark_epoch="", mark_n=None, create=create, entry=entry
-            )
-        )
-        self.resume()
 
     def feed(self, lives: int = 0) -> int:
         """Appends so many lives (three entries each), or what was added to `stream`. Returns the cell's counter."""

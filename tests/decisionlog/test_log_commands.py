@@ -222,7 +222,7 @@ def hunt(feeder: Feeder, start: Callable[..., Any], log: Path, *, rounds: int, l
     for process in pair:
         process.send_signal(signals.SIGTERM)
     for process in pair:
-        assert process.wait(60) == 0
+        assert process.wait(60) in (0, -signals.SIGTERM)  # one that has only just been started ends at once
     assert [json.loads(line)["s"].get("n", 0) for line in read_lines(log)] == list(range(n + 1))
     assert int(verify(log, max_uncovered=0).verdict) == 0
 

@@ -7,6 +7,7 @@ Each bucket is then looked at alone; what happened goes on into buckets by inten
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
 import struct
 import tempfile
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, Final
 
-from effectsvc.decisionlog.record import Record, entry_hash
+from effectsvc.decisionlog.record import Record
 from effectsvc.decisionlog.verifier.report import Fault, Report
 
 BUCKETS: Final = 64
@@ -34,6 +35,7 @@ _DID: Final = struct.Struct("<16s16s8sBQ")
 """intent, effect, reference, flags, index."""
 _NONE16: Final = bytes(16)
 _NONE8: Final = bytes(8)
+_FROM_URL: Final = str.maketrans("-_", "+/")
 
 
 class Buckets:
@@ -44,7 +46,6 @@ class Buckets:
         self._parts = [bytearray() for _ in range(BUCKETS)]
         self._held = 0
         self._files: list[IO[bytes]] = []
-        self.count = 0
 
     def __enter__(self) -> Buckets:
         return self
@@ -55,7 +56,6 @@ class Buckets:
 
     def put(self, key: bytes, fact: bytes) -> None:
         self._parts[key[0] % BUCKETS] += fact
-        self.count += 1
         self._held += len(fact)
         if self._held > IN_MEMORY:
             self._spill()
@@ -94,7 +94,7 @@ class EffectCheck:
     def __init__(self, *, open_before: Iterable[Mapping[str, Any]] = ()) -> None:
         self._facts = Buckets(_FACT)
         self.decisions = 0
-        self._newest_ms = 0
+        self._newest = "0-0"
         for known in open_before:
             flags = ALLOWED | (RERUN_SAFE if known["rerun_safe"] else 0) | (UNKNOWN if known["unknown"] else 0)
             intent = bytes.fromhex(known["intent"])
@@ -117,21 +117,22 @@ class EffectCheck:
     def take(self, record: Record) -> None:
         """One record of a script. Entry types that say nothing of an attempt are passed over."""
         source = record.source
+        self._newest = source["id"]
         reader = _READERS.get(source["type"])
-        self._newest_ms = int(source["id"].partition("-")[0])
         if reader is None:
             return
         entry = record.entry
         effect = entry.get("effect")
         if not isinstance(effect, str):
             return
-        found = reader(record, entry, source)
+        key, found = effect_key(effect), reader(record, entry, source)
         self.decisions += found[0] == DECISION
-        self._put(effect_key(effect), *found)
+        self._facts.put(key, _FACT.pack(key, *found))
 
     def finish(self, report: Report) -> None:
         """Adds what is wrong to the report, and counts what is open, in doubt, and happened."""
         report.decisions = self.decisions
+        self._newest_ms = int(self._newest.partition("-")[0])
         with Buckets(_DID) as did:
             for bucket in self._facts:
                 by_effect = defaultdict(list)
@@ -257,7 +258,7 @@ def effect_key(effect: str) -> bytes:
 def decision_key(name: object) -> bytes:
     """The first 16 bytes of an entry hash. A text that is none names no decision."""
     try:
-        raw = base64.urlsafe_b64decode(f"{name}==")
+        raw = binascii.a2b_base64(str(name).translate(_FROM_URL) + "==")
     except ValueError:
         return _NONE16
     return raw[:16] if len(raw) >= 16 else _NONE16
@@ -277,7 +278,7 @@ def _decision(record: Record, entry: Mapping[str, Any], source: Mapping[str, Any
     safe = entry.get("reversibility") == "reversible" or source["rule"] in ("reversible", "read_safe")
     flags = (ALLOWED if allowed else 0) | (RERUN_SAFE if safe else 0) | (IS_READ if source["op"] == "admit_read" else 0)
     due = entry.get("due_ms")
-    name = decision_key(entry_hash(record.entry_bytes))
+    name = hashlib.sha256(b"\x02" + record.entry_bytes).digest()[:16]  # as its hash is quoted, without the detour
     return DECISION, flags, name, _intent_key(entry), _NONE8, record.index, due if isinstance(due, int) else 0
 
 
