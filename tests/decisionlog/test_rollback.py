@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -11,11 +14,14 @@ from effectsvc.core.decision import note_entry
 from effectsvc.core.identity import run_digest
 from effectsvc.decisionlog import verify
 from effectsvc.decisionlog.errors import DecisionLogError, LogDamaged
+from effectsvc.decisionlog.keys import Signer
 from effectsvc.decisionlog.recovery import rollbacks
+from effectsvc.embedded import EmbeddedServer
 from effectsvc.store import replies as r
+from effectsvc.store.commands import Read
 from tests.decisionlog import stranger
 from tests.decisionlog.conftest import Opened
-from tests.decisionlog.feeder import Feeder
+from tests.decisionlog.feeder import Feeder, replication_id
 from tests.decisionlog.log_maker import edited, put_lines, read_lines
 
 
@@ -193,3 +199,68 @@ def test_a_log_that_was_changed_is_no_evidence(feeder: Feeder, exporting: Opened
     put_lines(tmp_path / "log", lines)
     with pytest.raises(LogDamaged, match="CHAIN"):
         rollbacks(tmp_path / "log")
+
+
+def test_a_lagging_replica_that_is_promoted_is_seen_and_what_was_begun_comes_back_unknown(
+    make_server: Callable[..., EmbeddedServer], cell_name: str, exporting: Opened, signer: Signer, tmp_path: Path
+) -> None:
+    """Exported decisions that the promoted server never had: told, the cell frozen, each effect unknown, looked up."""
+    first, second = make_server(port=0), make_server(port=0)
+    first.start()
+    second.start()
+    primary, replica = Feeder(first.url, cell_name), Feeder(second.url, cell_name)
+    try:
+        follow(replica, first)
+        primary.create()  # a server takes a new replication id with its first replica
+        primary.feed(2)
+        wait_until(lambda: replica.meta().get("n") == "7")
+        replica.plain.execute_command("REPLICAOF", "NO", "ONE")
+        primary.stream.decide("effect-lost")
+        primary.feed()
+        with exporting(of=primary) as exporter:
+            assert exporter.export_once().records == 8
+        first.stop()
+        replica.feed(1)
+        with exporting(of=replica) as exporter:
+            done = exporter.export_once()
+            assert (done.waits_for, done.discontinuities) == ("epoch", 1)
+            accept_as_a_person(replica)
+            exporter.export_once()
+            assert is_frozen(replica)
+            exporter.finish()
+        (rollback,) = rollbacks(tmp_path / "log", key=str(signer.vkey))
+        assert [each.effect_id for each in rollback.attempts] == ["effect-lost"]
+        lost = rollback.attempts[0]
+        at = lost.address(lane="default")
+        reply = replica.store.send(replica.commands.adopt(at, begun=lost.begun, next_step="lookup", entry=b"{}"))
+        assert isinstance(reply, r.Adopted)
+        fields = replica.store.send(replica.commands.effect_fields("effect-lost"))
+        assert (fields["state"], fields["waiting_for"]) == ("unknown", "lookup")
+        report = verify(tmp_path / "log", key=str(signer.vkey))
+        assert int(report.verdict) == stranger.verify(tmp_path / "log") == 4
+    finally:
+        primary.close()
+        replica.close()
+
+
+def follow(replica: Feeder, primary: EmbeddedServer) -> None:
+    """Makes the replica's server follow, and waits until it does."""
+    place = urlsplit(primary.url)
+    if place.password:
+        replica.plain.config_set("masterauth", place.password)
+    replica.plain.execute_command("REPLICAOF", place.hostname, place.port)
+    wait_until(lambda: replica.plain.info("replication")["master_link_status"] == "up")
+
+
+def accept_as_a_person(feeder: Feeder) -> None:
+    found = feeder.store.send(Read(("INFO", "replication"), replication_id))
+    entry = note_entry("epoch", by="test", at_ms=1, facts={"rule": "person"})
+    stored = feeder.meta()["epoch"]
+    feeder.store.send(feeder.commands.accept(stored=stored, found=found, rule="person", entry=entry))
+
+
+def wait_until(what: Callable[[], bool], *, timeout_s: float = 30.0) -> None:
+    until = time.monotonic() + timeout_s
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.02)
