@@ -48,9 +48,12 @@ _ON_THE_WIRE: Final = MAIL_POLICY.clone(cte_type="7bit")
 
 
 class MailSent(BaseModel):
-    """The server has taken the message over."""
+    """The server has taken the message over. `provider_ref` is its Message-ID's left side, which is the effect's key.
 
-    message_id: str
+    The whole Message-ID reads like an address, and addresses are redacted from what is stored.
+    """
+
+    provider_ref: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,16 +125,15 @@ class MailByMessageId:
         with _connected(ctx, self._server if isinstance(self._server, SmtpServer) else self._server()) as smtp:
             _offer(ctx, smtp, prepared)
             _hand_over(ctx, smtp, prepared)
-        return MailSent(message_id=prepared.message_id)
+        return MailSent(provider_ref=ctx.idempotency_key)
 
     def lookup(self, key: str, args: Any, ctx: EffectContext) -> LookupAnswer[MailSent]:
         """For `tool.lookup`: asks `sent` for the message of this key."""
         if self._sent is None:
             return Undetermined("no_sent_folder")
-        message_id = self.message_id(key)
-        match self._sent(message_id):
+        match self._sent(self.message_id(key)):
             case True:
-                return Found(MailSent(message_id=message_id), key=key)
+                return Found(MailSent(provider_ref=key), provider_ref=key, key=key)
             case False:
                 return Absent()
         return Undetermined("sent_folder_cannot_tell")
@@ -146,17 +148,15 @@ class MailByMessageId:
             raise NotAttempted("A message needs one sender and a recipient.", code="no_addresses")
         if not all(address.isascii() for address in (*senders, *recipients)):
             raise NotAttempted("An address is not ASCII, which not every server takes.", code="address_not_ascii")
-        message_id = self.message_id(ctx.idempotency_key)
         sent = copy.deepcopy(message)  # the same object may be sent by another attempt
         del sent["Bcc"]
-        sent["Message-ID"] = message_id
+        sent["Message-ID"] = self.message_id(ctx.idempotency_key)
         text = _DOT_AT_LINE_START.sub(b"..", sent.as_bytes(policy=_ON_THE_WIRE))
-        return _Prepared(message_id, senders[0], recipients, text if text.endswith(b"\r\n") else text + b"\r\n")
+        return _Prepared(senders[0], recipients, text if text.endswith(b"\r\n") else text + b"\r\n")
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    message_id: str
     sender: str
     recipients: tuple[str, ...]
     body: bytes = field(repr=False)

@@ -225,16 +225,16 @@ def test_a_message_goes_to_everyone_under_the_id_that_its_key_makes(text: str) -
         mail = mail_to(provider.port)
         message = letter(text=text)
         sent = mail.send(context(), message)
-        assert sent == MailSent(message_id=f"<{KEY}@example.com>")
+        assert sent == MailSent(provider_ref=KEY)
         assert provider.ledger == {KEY: 1}
         (content,) = provider.messages
-        assert provider.has(sent.message_id)
+        assert provider.has(mail.message_id(KEY))
     assert content.isascii()
     assert b"copy@example.com" not in content
     arrived = message_from_bytes(content, policy=policy.default)
     assert isinstance(arrived, EmailMessage)
     content_lines = arrived.get_content().replace("\r\n", "\n")
-    assert (content_lines, arrived["Subject"], arrived["Message-ID"]) == (text, "Grüße", sent.message_id)
+    assert (content_lines, arrived["Subject"], arrived["Message-ID"]) == (text, "Grüße", f"<{KEY}@example.com>")
     assert message["Bcc"] == "copy@example.com"
     assert "Message-ID" not in message
 
@@ -430,7 +430,7 @@ def folder() -> Any:
 @pytest.mark.parametrize(
     ("script", "answer"),
     [
-        (ImapScript(ID), Found(MailSent(message_id=ID), key=KEY)),
+        (ImapScript(ID), Found(MailSent(provider_ref=KEY), provider_ref=KEY, key=KEY)),
         (ImapScript("<another@example.com>"), Absent()),
         (ImapScript(ID, folder="Elsewhere"), Undetermined("sent_folder_cannot_tell")),
     ],
@@ -470,4 +470,27 @@ async def test_a_folder_that_cannot_be_reached_determines_nothing(folder: Any) -
 
 def test_without_a_folder_nothing_can_be_looked_up() -> None:
     assert mail_to(1).lookup(KEY, Order(), context()) == Undetermined("no_sent_folder")
+
+
+async def test_the_reference_of_a_mail_is_stored_as_it_is() -> None:
+    """What reads like an address or a secret is redacted from results; who asks for a mail needs its id whole."""
+    with SmtpProvider() as provider:
+        mail = mail_to(provider.port)
+        tools = ToolRegistry()
+
+        @tools.effect(**TEXTS, reversibility="irreversible")  # type: ignore[arg-type]
+        def notify(args: Order, ctx: EffectContext) -> MailSent:
+            return mail.send(ctx, letter())
+
+        async with Workbench(tools) as bench:
+            effect = await (await bench.run()).propose("notify", {"order": "o-1"}, tool_call_id="call_1")
+            await bench.work()
+            result = await effect.status()
+            assert result.effect is not None
+            assert result.data == {"provider_ref": result.effect.idempotency_key}
+            assert result.effect.provider_ref == result.effect.idempotency_key
+            assert provider.has(mail.message_id(result.effect.provider_ref))
+
+
+def test_a_messages_id_is_made_from_the_key_alone() -> None:
     assert re.fullmatch(r"<[0-9a-f]{64}@example\.com>", mail_to(1).message_id(KEY))
