@@ -105,7 +105,17 @@ class EffectHandle:
             self.intent_key = payload.intent_key if payload else ""
             if self.foreign and not self._may_see(payload):
                 return _result_of(self, fields, None, withheld=True)
-        return _result_of(self, fields, stored)
+        return _result_of(self, fields, stored, parts=await self._parts(fields))
+
+    async def _parts(self, fields: dict[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Of an unknown effect: which parts are done, and which are not or are in doubt. One more read, only for it."""
+        if fields["state"] != State.UNKNOWN or fields.get("parts", "0/0").startswith("0/"):
+            return (), ()
+        found = await self._client.store.send(self._client.commands.parts(self.effect_id))
+        done = {name for name, (phase, *_) in found.items() if phase == "done"}
+        contract = await self._client.catalogue.get(fields["tool"])
+        known = dict.fromkeys((*(contract.parts if contract else ()), *sorted(found)))
+        return tuple(name for name in known if name in done), tuple(name for name in known if name not in done)
 
     def _proposed(self, payload: Payload | None) -> bool:
         """Whether the effect was proposed in this handle's run by its caller (or no run is known: an operator's)."""
@@ -318,7 +328,12 @@ def _forgotten(handle: EffectHandle) -> ToolResult[Any]:
 
 
 def _result_of(
-    handle: EffectHandle, fields: dict[str, str], stored: bytes | None, *, withheld: bool = False
+    handle: EffectHandle,
+    fields: dict[str, str],
+    stored: bytes | None,
+    *,
+    withheld: bool = False,
+    parts: tuple[tuple[str, ...], tuple[str, ...]] = ((), ()),
 ) -> ToolResult[Any]:
     state = State(fields["state"])
     record = EffectRecord(
@@ -329,6 +344,8 @@ def _result_of(
         state=state,
         attempt=int(fields.get("attempt", "0")),
         provider_ref=None if withheld else fields.get("ref") or None,
+        completed_parts=parts[0],
+        pending_parts=parts[1],
         replay=handle.replay,
         committed_at=datetime.fromtimestamp(int(fields["since"]) / 1000, UTC) if state is State.COMMITTED else None,
     )
@@ -337,6 +354,7 @@ def _result_of(
     status = status_for_state(
         state,
         not_found=answer.get("status") == "not_found",
+        parts_known=bool(parts[0]),
         retryable=bound in ("max_attempts", "max_elapsed", "deadline") or fields.get("rule") in ("rate_limited",),
     )
     metadata: dict[str, Any] = {
