@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from effectsvc import counts, logs
 from effectsvc.core.canonical import short
 from effectsvc.core.decision import decision_entry, entry_hash, note_entry, outcome_entry, shown_ref
 from effectsvc.core.effect import Effect, Payload
@@ -76,6 +77,7 @@ async def execute(
     if effect is None:
         return "gone"
     at = address_of(effect)
+    logs.about(effect_id, effect.tool, effect.attempt + 1, effect.run)
     reached(At.WORKER_BEFORE_GATES, effect_id)
     match await judge_effect(x, effect, at):
         case Unserved():
@@ -102,8 +104,12 @@ async def execute(
         return attempt
     try:
         reached(At.WORKER_AFTER_BEGIN, effect_id)
+        _count_begin(x, attempt)
+        begun_s = time.monotonic()
         verdict = await _run(x, attempt)
         word = await close(x, attempt, verdict)
+        counts.BEGIN_TO_CLOSE.took(time.monotonic() - begun_s)
+        counts.moved(effect.tool, word)
         if attempt.suspected and not (isinstance(verdict, Unclear) and verdict.reason == "process_died"):
             await x.survived(ready)  # or each later attempt would take the slower way, too
         return word
@@ -112,6 +118,14 @@ async def execute(
         raise
     finally:
         x.finished(attempt)
+
+
+def _count_begin(x: Executor, attempt: Attempt) -> None:
+    effect, granted = attempt.ready.effect, attempt.granted
+    counts.EFFECTS.add(effect.tool, "pending")
+    if not effect.attempt:
+        begun_ms = granted.lease_end_ms - x.settings.lease_ms  # both on the store's clock
+        counts.PROPOSE_TO_BEGIN.took(max(0, begun_ms - int(effect.fields.get("at", begun_ms))) / 1000)
 
 
 async def _load(x: Executor, effect_id: str) -> Effect | None:
@@ -246,7 +260,10 @@ async def _quarantined(x: Executor, effect: Effect, at: Address) -> str:
         entry=entry,
         next_step=after_stop(x, effect),
     )
-    return (await x.store.send(held)).word
+    word = (await x.store.send(held)).word
+    if word == State.HELD:
+        counts.moved(effect.tool, word)
+    return word
 
 
 async def _given_back(x: Executor, effect: Effect, at: Address, token: str, decision: str) -> Effect:
@@ -412,6 +429,8 @@ async def _mark_unknown(x: Executor, attempt: Attempt, unclear: Unclear) -> str:
         await x.record_part(attempt, part, "done", unclear.provider_ref)
     if unclear.over:
         x.witness.memory.ended(attempt.token)
+    if unclear.died:
+        counts.DEATHS.add(attempt.ready.effect.tool)
     due = await after_doubt(x, attempt, delay_ms=delay_ms, resumes=unclear.parts is not None)
     entry = _outcome(
         x,

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import orjson
 
+from effectsvc import counts
 from effectsvc.core.canonical import short
 from effectsvc.core.decision import note_entry, outcome_entry
 from effectsvc.core.effect import Effect
@@ -469,6 +470,7 @@ class Executor:
                 entry=entry,
             )
         )
+        counts.LATE.add()
         reached(At.WORKER_AFTER_LATE, at.effect_id)
 
     async def spool_commit(self, attempt: Attempt, result: StoredResult, entry: bytes) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel
 
+from effectsvc import counts
 from effectsvc.compensation import read_compensated
 from effectsvc.core.canonical import read_arguments
 from effectsvc.core.decision import NO_POLICY, NOT_EVALUATED, Facts, decision_entry, proposal_entry
@@ -27,6 +28,7 @@ from effectsvc.policy.limits import rates_of
 from effectsvc.policy.rulebook import Rulebook
 from effectsvc.policy.tool_rules import ToolRules
 from effectsvc.reconcile import question_context
+from effectsvc.store import replies as r
 from effectsvc.store.commands import Address
 from effectsvc.tools.arguments import ArgumentsRefused
 from effectsvc.tools.credentials import checked_reference
@@ -319,7 +321,7 @@ async def refuse(x: Executor, effect: Effect, at: Address, refusal: Refuse) -> s
         facts, token="", occurrence=effect.occurrence, at_ms=x.wall_ms(), rule=refusal.rule, layer=refusal.layer
     )
     reached(At.WORKER_BEFORE_REFUSE, at.effect_id)
-    await x.store.send(
+    reply = await x.store.send(
         x.commands.refuse(
             at,
             attempt=effect.attempt,
@@ -330,6 +332,10 @@ async def refuse(x: Executor, effect: Effect, at: Address, refusal: Refuse) -> s
             next_step=after_stop(x, effect),
         )
     )
+    if isinstance(reply, r.Ended | r.Unknown):
+        counts.refused(refusal.rule)
+    if isinstance(reply, r.Ended):
+        counts.moved(effect.tool, reply.word)
     return "refused"
 
 
@@ -350,6 +356,8 @@ async def hold(x: Executor, effect: Effect, at: Address, wanted: Hold) -> str:
             next_step=after_stop(x, effect),
         )
     )
+    if isinstance(reply, r.Held):
+        counts.moved(effect.tool, reply.word)
     return reply.word
 
 

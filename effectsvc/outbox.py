@@ -9,7 +9,7 @@ from typing import Final
 from effectsvc.settings import Settings
 from effectsvc.store import replies as r
 from effectsvc.store.bell import Bell
-from effectsvc.store.commands import Commands, Read, text_tuple
+from effectsvc.store.commands import Commands, Read, in_order, text_tuple
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.sync_store import SyncStore
 
@@ -49,7 +49,7 @@ class Outbox:
     def held(self) -> tuple[int, float]:
         """How many effects wait for a person, and in how many seconds the first of them expires."""
         held, now_ms = self._store.send(Read(("ZCARD", self.keys.held), int)), self._store.send(_TIME)
-        first = self._store.send(Read(("ZRANGE", self.keys.held, 0, 0, "WITHSCORES"), text_tuple))
+        first = self._store.send(Read(("ZRANGE", self.keys.held, 0, 0, "WITHSCORES"), in_order))
         return held, (float(first[1]) - now_ms) / 1000 if first else 0.0
 
     def bell(self) -> Bell:

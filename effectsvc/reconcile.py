@@ -11,6 +11,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from effectsvc import counts, logs
 from effectsvc.compensation import read_compensated
 from effectsvc.core.canonical import digest, short
 from effectsvc.core.decision import note_entry, shown_ref
@@ -44,6 +45,7 @@ FIRST_PAUSE_S: Final = 2.0
 MAX_PAUSE_S: Final = 300.0
 STOPS: Final = frozenset({"run_halted", "deadline_passed", "age", "claim_lost"})
 """Reasons by which a halt, a deadline or another effect's claim stopped an effect that was in doubt."""
+_VERDICTS: Final = {Found: "found", Absent: "absent", PartlyFound: "partly", Undetermined: "undetermined"}
 MAX_KNOWN: Final = 100_000
 """First absences that one prober remembers when it learnt of them; forgetting one only makes it wait again."""
 
@@ -89,6 +91,7 @@ async def reconcile(x: Executor, effect_id: str, *, force: bool = False) -> str:
     if loaded is None:
         return "gone"
     effect, at = loaded
+    logs.about(effect_id, effect.tool, effect.attempt, effect.run)
     tool = x.tool(effect.tool)
     is_served = tool is not None and tool.lookup_function is not None
     prober = secrets.token_hex(8)
@@ -113,8 +116,11 @@ async def reconcile(x: Executor, effect_id: str, *, force: bool = False) -> str:
     # Measured before the question: an answer that is long on its way is as old as its question.
     waited_ms = x.prober.waited_ms(at.effect_id, effect.attempt)
     answer = await ask_provider(x, effect, tool)
+    counts.LOOKUPS.add(_VERDICTS[type(answer)])
     reached(At.RECONCILER_AFTER_ASK, effect_id)
     word = await _report(x, effect, at, tool, prober, claim, answer, waited_ms)
+    if word != State.UNKNOWN:
+        counts.moved(effect.tool, word)
     reached(At.RECONCILER_AFTER_REPORT, effect_id)
     return word
 

@@ -9,6 +9,7 @@ from pydantic import AliasChoices, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from effectsvc.errors import SettingsError
+from effectsvc.logs import LogFormat, LogLevel
 
 
 class Settings(BaseSettings):
@@ -93,7 +94,13 @@ class Settings(BaseSettings):
     export_before_run: Literal["never", "irreversible", "always"] = "never"
     """For which tools an attempt waits until its decision is synced in the log's files, before it may run."""
     metrics_port: int | None = Field(None, ge=0, le=65_535)
-    """Serve /metrics, /healthz and /readyz here."""
+    """Serve /metrics, /healthz and /readyz here; worker i of several takes this port plus i; 0 takes a free one."""
+    metrics_host: str = "0.0.0.0"  # noqa: S104  # probes come from outside; nothing is served without a port set
+    """The address that they are served on."""
+    log_format: LogFormat = "auto"
+    """How processes log: JSON lines, console lines, or console on a terminal and JSON elsewhere."""
+    log_level: LogLevel = "INFO"
+    """What they log at least."""
 
     @property
     def lane_names(self) -> tuple[str, ...]:

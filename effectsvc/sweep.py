@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import orjson
 
+from effectsvc import counts
 from effectsvc.core.canonical import short
 from effectsvc.core.decision import note_entry, outcome_entry
 from effectsvc.core.effect import HEX_DIGEST, Payload
@@ -29,11 +30,11 @@ from effectsvc.executor_files import executor_is_dead, state_dir
 from effectsvc.settings import Settings
 from effectsvc.store import replies as r
 from effectsvc.store.async_store import AsyncStore
-from effectsvc.store.commands import Address, Commands, Read, raw_bytes, text_map, text_tuple
+from effectsvc.store.commands import Address, Commands, Read, in_order, raw_bytes, text_map, text_tuple
 from effectsvc.store.epochs import is_in_force, show_marks
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.log_commands import RetireReply
-from effectsvc.store.reply import EpochMismatch
+from effectsvc.store.reply import EpochMismatch, Reply
 from effectsvc.store.sync_store import SyncStore
 from effectsvc.witness import ended_here, host_marks
 
@@ -62,6 +63,14 @@ class Swept:
 class _Loaded:
     at: Address
     fields: Mapping[str, str]
+
+
+def _counted(loaded: _Loaded, reply: Reply, *kinds: type[Reply]) -> bool:
+    """Whether the reply is of a kind that moved the effect; the move is counted."""
+    if not isinstance(reply, kinds):
+        return False
+    counts.moved(loaded.fields["tool"], reply.word)
+    return True
 
 
 class Sweep:
@@ -99,7 +108,7 @@ class Sweep:
         meta = self._store.send(Read(("HGETALL", self.keys.meta), text_map))
         if meta.get("epoch_no") == "1":
             return True
-        seconds, _ = self._store.send(Read(("TIME",), text_tuple))
+        seconds, _ = self._store.send(Read(("TIME",), in_order))
         return int(seconds) * 1000 - int(meta.get("epoch_at", "0")) >= self.settings.lease_ms
 
     def _load(self, effect_id: str) -> _Loaded | None:
@@ -161,7 +170,9 @@ class Sweep:
             )
         )
         reached(At.SWEEP_AFTER_UNKNOWN, loaded.at.effect_id)
-        return isinstance(reply, r.Unknown | r.Committed)
+        if over and isinstance(reply, r.Unknown | r.Committed):
+            counts.DEATHS.add(fields["tool"])
+        return _counted(loaded, reply, r.Unknown, r.Committed)
 
     def _after_unknown(self, fields: Mapping[str, str]) -> tuple[str, str]:
         """As the published contract says: a rerun under a named rule, a lookup, or a person."""
@@ -205,8 +216,9 @@ class Sweep:
                 reached(At.SWEEP_BEFORE_OVERTAKE, effect_id)
                 reply = self._store.send(overtake)
                 reached(At.SWEEP_AFTER_OVERTAKE, effect_id)
-                done += isinstance(reply, r.Cancelled)
-            self._store.send(self.commands.swept(run))
+                done += _counted(loaded, reply, r.Cancelled)
+            if self._store.send(self.commands.swept(run)):
+                counts.HALTS.add()
         return done
 
     def _expired_approvals(self) -> int:
@@ -217,7 +229,9 @@ class Sweep:
                 continue
             entry = self._note("approval", effect=effect_id, reason="approval_expired")
             reply = self._store.send(self.commands.expire(loaded.at, entry=entry))
-            done += isinstance(reply, r.Ended)
+            if _counted(loaded, reply, r.Ended):
+                counts.refused("approval_expired")
+                done += 1
         return done
 
     def _parked(self) -> int:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from effectsvc import counts
 from effectsvc.core.canonical import short
 from effectsvc.core.decision import entry_hash, note_entry
 from effectsvc.core.fault_points import At, reached
@@ -204,6 +205,7 @@ class Witness:
             by=self._executor,
         )
         if isinstance(reply, r.Lost):
+            counts.ROLLBACKS.add_once(f"{reply.mark_epoch} {reply.mark_n}")
             logger.error(
                 "the store has lost its past: a mark of epoch %s at %d is not in it. The cell is frozen: see "
                 "`effectsvc cell status`",
@@ -320,7 +322,11 @@ async def deliver(store: AsyncStore, commands: Commands, outcome: SpooledOutcome
         late = commands.late(
             at, token=token, result=outcome.result, digest=outcome.digest, ref=outcome.ref, entry=outcome.entry
         )
-        return (await store.send(late, patience_s=1.0)).word
+        word = (await store.send(late, patience_s=1.0)).word
+        counts.LATE.add()
+        return word
+    if isinstance(reply, r.Committed):
+        counts.moved(outcome.tool, reply.word)
     return reply.word
 
 

@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from effectsvc.health import Port, Pulse, StoreReady
 from effectsvc.session import Session
 from effectsvc.settings import Settings
 from effectsvc.wiring import build_worker
@@ -44,6 +45,8 @@ class Engine:
         self._main = threading.main_thread()
         self._session: Session | None = None
         self._watching: Future[None] | None = None
+        self._pulse = Pulse()
+        self._port: Port | None = None
 
     def start(self) -> None:
         """Starts the loop and everything on it. Raises what the executor's start raises."""
@@ -55,12 +58,23 @@ class Engine:
             self._end_loop()
             raise
         _engine = self
+        self._serve_port()
         # What lives now lives to the end: with the default thresholds a twelfth of the loop's time goes into looking
         # through it for cycles, while the hot path makes hardly any.
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 50, 1_000)
         self._watching = asyncio.run_coroutine_threadsafe(self._watch_main(), self.loop)
+
+    def _serve_port(self) -> None:
+        tools = [tool.name for tool in self.session.x.registry]
+        ready = StoreReady(self.settings, tools=tools, also=lambda: "draining" if self.session.draining else "")
+        self._port = Port(self.settings, pulse=self._pulse, ready=ready)
+        try:
+            self._port.start()
+        except BaseException:
+            self.stop()
+            raise
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -79,6 +93,7 @@ class Engine:
         """Beats for the lease keeper; drains by itself when the main thread has ended without a word."""
         while self._main.is_alive():
             self.session.x.keeper.beat()
+            self._pulse.beat()
             await asyncio.sleep(BEAT_S)
         await self._stop()
         self.loop.stop()
@@ -123,6 +138,8 @@ class Engine:
         self._end_loop()
 
     def _end_loop(self) -> None:
+        if self._port is not None:
+            self._port.stop()
         if self._watching is not None:
             self._watching.cancel()
         self.loop.call_soon_threadsafe(self.loop.stop)

@@ -17,9 +17,11 @@ from redis.exceptions import RedisError
 from rq import Queue, Worker
 from rq.serializers import JSONSerializer
 
+from effectsvc.cell_watch import CellWatch
 from effectsvc.core.fault_points import At, reached
 from effectsvc.errors import StoreError
 from effectsvc.fault_arms import arm_from_environment
+from effectsvc.health import Port, Pulse, StoreReady
 from effectsvc.outbox import Outbox
 from effectsvc.settings import Settings
 from effectsvc.store.reply import EpochMismatch
@@ -55,6 +57,8 @@ class Relay:
         self._stop = threading.Event()
         self._webhook = Webhook(settings) if settings.webhook_url else None
         self._reminded_at = float("-inf")
+        self._pulse = Pulse()
+        self._port = Port(settings, pulse=self._pulse, ready=StoreReady(settings), watch=CellWatch(settings))
 
     def _queue(self, lane: str) -> Queue:
         if lane not in self._queues:
@@ -103,8 +107,9 @@ class Relay:
             signal.signal(number, self._told_to_stop)
         if self._webhook is not None:
             self._webhook.start()
-        with self.outbox.bell() as bell:
+        with self._port, self.outbox.bell() as bell:
             while not self._stop.is_set():
+                self._pulse.beat()
                 try:
                     self._relay_and_sweep()
                 except (StoreError, RedisError) as error:

@@ -26,6 +26,7 @@ from rq.exceptions import StopRequested
 from rq.serializers import JSONSerializer
 
 from effectsvc.fault_arms import arm_from_environment
+from effectsvc.logs import to_stderr
 from effectsvc.settings import Settings, load_settings
 from effectsvc.store.keys import CellKeys
 
@@ -130,8 +131,10 @@ class _StopSignals:
 class Supervisor:
     """N worker processes. `run` returns when all have ended after a signal; each drains by itself."""
 
-    def __init__(self, command: list[str], processes: int) -> None:
+    def __init__(self, command: list[str], processes: int, *, metrics_port: int | None = None) -> None:
+        """`metrics_port`: the first child's; each next one has the next port, and its successor the same one."""
         self.command = command
+        self.metrics_port = metrics_port
         self.children: dict[int, subprocess.Popen[bytes]] = {}
         self.wanted = processes
         self.stopping = False
@@ -161,7 +164,8 @@ class Supervisor:
 
     def _spawn(self, place: int) -> None:
         # A session of its own: Ctrl-C in a terminal reaches the supervisor alone, which tells its children once.
-        self.children[place] = subprocess.Popen(self.command, start_new_session=True)
+        port = {"EFFECTSVC_METRICS_PORT": str(self.metrics_port + place)} if self.metrics_port else {}
+        self.children[place] = subprocess.Popen(self.command, start_new_session=True, env=os.environ | port)
 
     def _stop(self, number: int, _: FrameType | None) -> None:
         self.stopping = True
@@ -172,8 +176,9 @@ class Supervisor:
 
 def main() -> int:
     """One process, settings from the environment."""
-    logging.basicConfig(level=os.environ.get("EFFECTSVC_LOG_LEVEL", "INFO"), stream=sys.stderr)
-    return run_worker(load_settings(), burst="--burst" in sys.argv[1:])
+    settings = load_settings()
+    to_stderr(log_format=settings.log_format, level=settings.log_level)
+    return run_worker(settings, burst="--burst" in sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -29,6 +28,9 @@ from effectsvc.cli import (
 )
 from effectsvc.errors import EffectsvcError, StoreUnavailable
 from effectsvc.version import __version__
+
+if TYPE_CHECKING:
+    from effectsvc.settings import Settings
 
 app = typer.Typer(
     name="effectsvc",
@@ -66,9 +68,10 @@ def main() -> None:
         sys.exit(EXIT_UNREACHABLE if isinstance(error, StoreUnavailable) else EXIT_ERROR)
 
 
-def _log_to_stderr() -> None:
-    level = os.environ.get("EFFECTSVC_LOG_LEVEL", "INFO")
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+def _log_to_stderr(settings: Settings) -> None:
+    from effectsvc.logs import to_stderr
+
+    to_stderr(log_format=settings.log_format, level=settings.log_level)
 
 
 @app.command()
@@ -89,14 +92,14 @@ def worker(
 
     from effectsvc.settings import load_settings
 
-    _log_to_stderr()
     given = {"lanes": lanes, "concurrency": concurrency}
     settings = load_settings(**given)
+    _log_to_stderr(settings)
     if processes == 1:
         raise typer.Exit(run_worker(settings, burst=burst))
     os.environ.update({f"EFFECTSVC_{k.upper()}": str(v) for k, v in given.items() if v is not None})
     command = [sys.executable, "-m", "effectsvc_workers.worker", *(["--burst"] if burst else [])]
-    raise typer.Exit(Supervisor(command, processes).run())
+    raise typer.Exit(Supervisor(command, processes, metrics_port=settings.metrics_port).run())
 
 
 @app.command()
@@ -106,8 +109,9 @@ def relay() -> None:
 
     from effectsvc.settings import load_settings
 
-    _log_to_stderr()
-    raise typer.Exit(Relay(load_settings()).run())
+    settings = load_settings()
+    _log_to_stderr(settings)
+    raise typer.Exit(Relay(settings).run())
 
 
 @app.command()
@@ -139,9 +143,10 @@ def up(
     """Development: an embedded server, workers, a relay and an exporter, until Ctrl-C."""
     import time
 
+    from effectsvc.settings import load_settings
     from effectsvc.stack import Stack
 
-    _log_to_stderr()
+    _log_to_stderr(load_settings())
     with Stack(directory.absolute(), tools=tools, workers=workers, port=port) as stack:
         typer.echo("effectsvc is up. In another terminal:", err=True)
         for name in ("EFFECTSVC_REDIS_URL", "EFFECTSVC_CELL"):

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from effectsvc.client.compensation import compensated
+from effectsvc.client.counting import count_proposal
 from effectsvc.client.handle import EffectHandle
 from effectsvc.client.proposing import Asked, Prepared, prepare, prepare_under, read_tool_call
 from effectsvc.client.reads import read_inline
@@ -291,6 +292,7 @@ class Run:
         handle = EffectHandle(self.client, effect_id=prepared.asked.effect_id, tenant_id=self.tenant_id, run=self)
         handle.intent_key = prepared.intent_key
         handle.result_scope = prepared.result_scope
+        count_proposal(prepared, reply)
         match reply:
             case r.Proposed() | r.Held() | r.Exists():
                 handle.occurrence, handle.accepted = reply.occurrence, True

@@ -104,7 +104,13 @@ def text_map(raw: Any) -> dict[str, str]:
 
 
 def text_tuple(raw: Any) -> tuple[str, ...]:
+    """Sorted."""
     return tuple(sorted(value.decode() for value in raw))
+
+
+def in_order(raw: Any) -> tuple[str, ...]:
+    """As the server gave them: members with their scores, seconds with their microseconds."""
+    return tuple(value.decode() for value in raw)
 
 
 def raw_bytes(raw: Any) -> bytes | None:

@@ -40,6 +40,7 @@ class CellKeys:
         self.spent = p + "spent"
         self.told = p + "told"
         self.teller = p + "teller"
+        self.exporter = p + "exporter"
         self.doctor = p + "doctor"
         self.no_target = p + "target:none"
         self.suspects = p + "suspects"

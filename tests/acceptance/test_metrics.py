@@ -1,0 +1,202 @@
+"""What real processes tell a scraper: their counts agree with the effects made, and nothing of an effect's content."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from effectsvc import counts
+from tests.acceptance.deployment import CALLER, Deployment, case, soon
+
+CANARY = "canary-7c1e40"
+"""Stands in arguments, in ids and in a tool's name that a model made up; no page may show it."""
+EFFECTS = 12
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+@pytest.fixture(scope="module")
+def deployment(deploy: Callable[..., Deployment]) -> Deployment:
+    """Each process serves on a free port, which its log names; leases are short, so that one ends within a test."""
+    port = {"EFFECTSVC_METRICS_PORT": "0", "EFFECTSVC_METRICS_HOST": "127.0.0.1"}
+    return deploy(workers=1, EFFECTSVC_LEASE_S="5", EFFECTSVC_STORE_STALL_S="2", **port)
+
+
+def _get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def _log(deployment: Deployment, name: str) -> str:
+    path: Path = deployment.directory / "logs" / f"{name}.log"
+    return path.read_text() if path.exists() else ""
+
+
+async def _port(deployment: Deployment, name: str, *, nth: int = 0) -> int:
+    def named() -> list[str]:
+        return re.findall(r"metrics on port (\d+)", _log(deployment, name))
+
+    await soon(lambda: len(named()) > nth, f"{name} serves its port")
+    return int(named()[nth])
+
+
+def _samples(port: int) -> Samples:
+    status, text = _get(port, "/metrics")
+    assert status == 200
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def _moves(samples: Samples, tool: str, state: str) -> float:
+    return samples.get(("effectsvc_effects_total", (("state", state), ("tool", tool))), 0)
+
+
+def _of_cell(samples: Samples, name: str, **labels: str) -> float | None:
+    return samples.get((f"effectsvc_{name}", tuple(sorted(labels.items()))))
+
+
+async def test_the_counts_agree_with_the_effects_made_and_show_no_content(deployment: Deployment) -> None:
+    """Commits, begins, times, a replay and a refusal; canaries stand in no page and in no log."""
+    worker, relay = await _port(deployment, "worker-1"), await _port(deployment, "relay")
+    before, replays = _samples(worker), counts.REPLAYS.values()[()]
+    async with deployment.client() as client:
+        run = await client.run(tenant_id=f"t-{CANARY}", run_id=f"run-{CANARY}", caller=CALLER)
+        arguments = [case(n) | {"title": f"{CANARY} {n}"} for n in range(EFFECTS)]
+        calls = [run.call("upload", each, tool_call_id=f"{CANARY}_{n}", timeout=60) for n, each in enumerate(arguments)]
+        assert {result.status for result in await asyncio.gather(*calls)} == {"ok"}
+        again = await run.call("upload", arguments[0], tool_call_id="another_id", timeout=60)
+        assert again.status == "ok"
+        made_up = await run.call(f"{CANARY.replace('-', '_')}_tool", {}, tool_call_id="made_up", timeout=60)
+        assert made_up.error is not None
+        assert made_up.error.code == "unknown_tool"
+        later = case(900) | {"title": CANARY, "fault": "slow_after_write:60000"}
+        unclear = await run.propose("upload", later, tool_call_id="unclear")
+        await soon(lambda: deployment.uploaded(900), "the tool is inside its call")
+    after = _samples(worker)
+    assert _moves(after, "upload", "committed") - _moves(before, "upload", "committed") == EFFECTS
+    assert _moves(after, "upload", "pending") - _moves(before, "upload", "pending") == EFFECTS + 1
+    for name in ("begin_to_close_seconds_count", "propose_to_begin_seconds_count"):
+        grown = (_of_cell(after, name) or 0) - (_of_cell(before, name) or 0)
+        assert grown == EFFECTS + (name.startswith("propose"))
+    assert _of_cell(after, "unknown_open") is None, "the cell's gauges are a relay's"
+    assert counts.REPLAYS.values()[()] - replays == 1
+    assert counts.REFUSALS.values()[("unknown_tool",)] >= 1
+    assert ("not_a_tool", "refused") in counts.EFFECTS.values()
+    pages = [_get(port, "/metrics")[1] for port in (worker, relay)] + [str(counts.EFFECTS.values())]
+    logs = [_log(deployment, name) for name in ("worker-1", "relay")]
+    for text in [*pages, *logs]:
+        assert CANARY not in text
+        assert CANARY.replace("-", "_") not in text
+    assert unclear.effect_id not in "".join(pages)
+    for line in "".join(logs).splitlines():
+        assert {"at", "level", "logger", "message"} <= json.loads(line).keys()
+
+
+async def test_the_relay_tells_of_a_lane_that_nobody_serves_and_of_an_unknown_effect(deployment: Deployment) -> None:
+    """The worker is killed inside a call, and another effect waits: both are seen in the relay's next readings."""
+    relay = await _port(deployment, "relay")
+    async with deployment.client() as client:
+        run = await client.run(tenant_id="acme", run_id="left_alone", caller=CALLER)
+        inside = case(501) | {"fault": "slow_after_write:60000"}
+        await run.propose("upload", inside, tool_call_id="call_501")
+        await soon(lambda: deployment.uploaded(501), "the tool is inside its call")
+        killed = deployment.processes.pop("worker-1")
+        killed.kill()
+        killed.wait()
+        await run.propose("upload", case(502), tool_call_id="call_502")
+
+        def seen() -> Samples | None:
+            samples = _samples(relay)
+            unknown = _of_cell(samples, "unknown_oldest_seconds", reversibility="irreversible")
+            waits = _of_cell(samples, "outbox_oldest_seconds", lane="default")
+            alone = _of_cell(samples, "lane_sessions", lane="default") == 0
+            return samples if unknown and waits and alone else None
+
+        samples = await soon(seen, "the relay tells of both", within_s=75)
+    assert samples is not None
+    assert (_of_cell(samples, "unknown_open") or 0) >= 1
+    assert _of_cell(samples, "outbox_depth", lane="default") == 1
+    assert _of_cell(samples, "store_reachable") == 1
+    assert (_of_cell(samples, "log_export_lag_records") or 0) >= EFFECTS
+    assert (samples["effectsvc_worker_deaths_total", (("tool", "upload"),)]) >= 1
+    assert _of_cell(samples, "unknown_oldest_seconds", reversibility="reversible") == 0
+
+
+async def test_a_process_is_not_ready_while_the_store_is_away_and_stays_healthy(deployment: Deployment) -> None:
+    """503 from worker and relay, with why; their loops beat all the while; ready again when it is back."""
+    deployment.start_worker("worker-2")
+    ports = [await _port(deployment, name) for name in ("worker-2", "relay")]
+
+    def ready(status: int) -> Callable[[], bool]:
+        return lambda: all(_get(port, "/readyz")[0] == status for port in ports)
+
+    await soon(ready(200), "worker and relay are ready")
+    deployment.server.stop()
+    try:
+        await soon(ready(503), "neither is ready")
+        assert "the store is away" in _get(ports[0], "/readyz")[1]
+        assert [_get(port, "/healthz") for port in ports] == [(200, "ok\n")] * 2
+        assert _of_cell(_samples(ports[1]), "store_reachable") == 0
+    finally:
+        deployment.server.start()
+    await soon(ready(200), "both are ready again", within_s=60)
+    assert _get(ports[0], "/elsewhere")[0] == 404
+
+
+async def test_a_stopped_loop_is_not_healthy(deployment: Deployment) -> None:
+    """A draining worker is not ready, and one that hangs is told from one that works."""
+    worker = await _port(deployment, "worker-2")
+    async with deployment.client() as client:
+        run = await client.run(tenant_id="acme", run_id="drains", caller=CALLER)
+        await run.propose("upload", case(601) | {"fault": "slow_after_write:3000"}, tool_call_id="call_601")
+        await soon(lambda: deployment.uploaded(601), "the tool is inside its call")
+        deployment.processes["worker-2"].send_signal(signal.SIGTERM)
+        await soon(lambda: _get(worker, "/readyz") == (503, "draining\n"), "it drains")
+    assert deployment.stop_process("worker-2") == 0
+
+
+async def test_each_process_of_a_supervisor_has_a_port_of_its_own(deployment: Deployment) -> None:
+    """The first takes the setting's port, the second the next."""
+    base = _free_pair()
+    deployment._overrides = {"EFFECTSVC_METRICS_PORT": str(base)}
+    try:
+        deployment.start_process("pair", "worker", "--processes", "2")
+    finally:
+        deployment._overrides = {}
+
+    def told() -> set[str]:
+        return set(re.findall(r"metrics on port (\d+)", _log(deployment, "pair")))
+
+    await soon(lambda: told() == {str(base), str(base + 1)}, "both serve", within_s=60)
+    for port in (base, base + 1):
+        assert _get(port, "/healthz")[0] == 200
+    assert deployment.stop_process("pair") == 0
+
+
+def _free_pair() -> int:
+    """A port that is free, and the one after it."""
+    import socket
+
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            base: int = first.getsockname()[1]
+            try:
+                second.bind(("127.0.0.1", base + 1))
+            except (OSError, OverflowError):
+                continue
+            return base
