@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.tidy.named_tests import ROOT, TEST, missing_tests
+
 ROWS = [
     tuple(cell.strip() for cell in re.split(r" \| ", line.strip("| \n")))
     for line in (ROOT / "deploy" / "proof.md").read_text(encoding="utf-8").splitlines()
     if line.startswith("| ") and not line.startswith("| Case")
 ]
-TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 LINE = re.compile(r"`(effectsvc/[\w/.]+)`: `([^`]+)`")
 REMOVAL = "test_each_case_goes_red"
-
-
-@cache
-def functions(path: str) -> frozenset[str]:
-    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    return frozenset(n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 @cache
@@ -40,8 +32,7 @@ def test_each_case_names_tests_and_a_guard_that_are_there(row: tuple[str, ...]) 
     tests = TEST.findall(shown_by)
     assert tests, "no test"
     assert guard
-    for path, name in tests + TEST.findall(fails_without):
-        assert name in functions(path), f"{path} has no {name}"
+    assert missing_tests(shown_by + fails_without) == []
     for path, text in LINE.findall(fails_without):
         assert text in (ROOT / path).read_text(encoding="utf-8"), f"{path} has no line {text}"
     if fails_without == "guard":
