@@ -19,6 +19,7 @@ from effectsvc.decisionlog.exporter import Cadence, Exporter
 from effectsvc.decisionlog.keys import Signer, load_signer
 from effectsvc.decisionlog.writer import LogWriter
 from effectsvc.errors import SettingsError, StoreError
+from effectsvc.health import Port, Pulse, StoreReady
 from effectsvc.settings import Settings
 from effectsvc.store.commands import Commands
 from effectsvc.store.keys import CellKeys
@@ -50,6 +51,8 @@ class Export:
             stream_keep_ms=round(1000 * settings.stream_keep_s),
         )
         self._stop = threading.Event()
+        self._pulse = Pulse()
+        self._port = Port(settings, pulse=self._pulse, ready=StoreReady(settings))
         self._told = ""
 
     def run(self, *, once: bool = False) -> int:
@@ -59,8 +62,9 @@ class Export:
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._told_to_stop)
-        with SyncStore(self.settings.redis_url) as store:
+        with self._port, SyncStore(self.settings.redis_url) as store:
             while True:
+                self._pulse.beat()
                 try:
                     with LogWriter(self.log, origin=self.settings.origin, signers=self.signers) as writer:
                         self._export(store, writer, once=once)
@@ -76,6 +80,7 @@ class Export:
         exporter = Exporter(store, self.commands, writer, cadence=self.cadence)
         logger.info("exporting cell %s to %s from record %d", self.settings.cell, self.log, writer.size)
         while not self._stop.is_set():
+            self._pulse.beat()
             try:
                 if self._pass(store, exporter) or not once:
                     continue

@@ -127,8 +127,8 @@ def export(
 
     from effectsvc.settings import load_settings
 
-    _log_to_stderr()
     settings = load_settings(log_dir=log, log_key_file=key_file)
+    _log_to_stderr(settings)
     signers = signers_of(settings, key_variable=key_env, secret_variable=hmac_env)
     raise typer.Exit(Export(settings, signers).run(once=once))
 
