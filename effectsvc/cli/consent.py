@@ -39,6 +39,8 @@ class Question:
     policy: str
     rendered: Any
     render: str
+    side_effects: str
+    """What the tool changes, in its contract's words."""
     shown: str
     """`rendering` when it is what the tool will send, `arguments` for a tool that renders nothing."""
 
@@ -64,6 +66,7 @@ class Question:
             "run_id": payload.run_id if payload else None,
             "why_held": self.rule,
             "justification": payload.justification if payload else "",
+            "side_effects": self.side_effects,
             "intent_key": payload.intent_key if payload else "",
             "expires_in_s": round((self.expires_ms - now_ms) / 1000, 1),
             "approved_by": list(self.given),
@@ -108,6 +111,7 @@ def ask(operator: Operator, loaded: Loaded, *, registry_needed: bool = True) -> 
         policy=known,
         rendered=rendered,
         render=render,
+        side_effects=operator.contract(loaded.fields["tool"]).get("side_effects", ""),
         shown=shown,
     )
 
@@ -169,6 +173,8 @@ def text_of(record: dict[str, Any]) -> str:
     ]
     if record["justification"]:
         lines.append(f"the agent's justification (its own words): {record['justification']}")
+    if record["side_effects"]:
+        lines.append(f"what it changes: {record['side_effects']}")
     what = "will be sent, exactly" if record["shows"] == "rendering" else "arguments"
     lines.append(f"{what}:")
     body = record["effect"]

@@ -1,7 +1,7 @@
 """The story of one effect: where it stands, what is known, what it waits for, and how it came there.
 
 One record of JSON values, read from the store and the cell's log, and its telling for people. Digests, names, times
-and the provider's references only: no argument and no result.
+and the provider's references only: no result, and no argument but those that the contract lists as audit fields.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from effectsvc.core.states import State
 from effectsvc.errors import ContractError
 from effectsvc.executor_files import executor_is_dead, state_dir
 from effectsvc.store.commands import Read, raw_bytes, text_map
+from effectsvc.tools.hygiene import Hygiene, cleaned
 
 CHUNK: Final = 1_000
 """Log entries read at once: about a megabyte."""
 MAX_ENTRIES: Final = 50_000
 """Log entries that are looked through for one effect: some seconds; what lies further back is said to be missing."""
+MAX_AUDIT_BYTES: Final = 4_096
+"""Of the arguments that a contract lets operators see: some lines, as they are read beside everything else."""
 DUE_SETS: Final = ("lane", "rerun", "lookup", "parked", "leases", "held")
 _TOLD: Final = (
     "outcome",
@@ -59,6 +62,7 @@ def read_story(operator: Operator, loaded: Loaded) -> dict[str, Any]:
         "run_id": payload.run_id if payload else None,
         "tool_call_id": payload.tool_call_id if payload else None,
         "lane": fields.get("lane", ""),
+        "audit": _audit(operator, loaded),
         "occurrence": int(fields.get("occ", "1")),
         "in_doubt": "doubt" in fields,
         "needs_review": "needs_review" in fields,
@@ -91,6 +95,17 @@ def _number(text: str | None) -> int | None:
 
 def _age_s(now_ms: int, since: str | None) -> float | None:
     return round((now_ms - int(since)) / 1000, 3) if since else None
+
+
+def _audit(operator: Operator, loaded: Loaded) -> dict[str, Any]:
+    """The arguments that the contract lists as audit fields, as sent, cut, stripped and redacted."""
+    names = operator.contract(loaded.fields["tool"]).get("audit_fields", ())
+    if loaded.payload is None or not names:
+        return {}
+    sent = orjson.loads(loaded.payload.arguments)
+    listed = orjson.dumps({name: sent[name] for name in names if name in sent})
+    shown = cleaned(listed, limit=MAX_AUDIT_BYTES, hygiene=Hygiene()).data
+    return {} if shown is None else dict(orjson.loads(shown))
 
 
 def _claims(operator: Operator, loaded: Loaded) -> list[dict[str, Any]]:
@@ -305,6 +320,7 @@ def story_text(record: Mapping[str, Any]) -> str:
         f"  {record['tool']} version {record['version']}, tenant {record['tenant']}, agent {record['agent']}, "
         f"run {record['run_id'] or '-'}",
     ]
+    lines += [f"  {name}: {orjson.dumps(value).decode()}" for name, value in record["audit"].items()]
     if record["why"]:
         lines.append("  " + ", ".join(f"{name} {value}" for name, value in record["why"].items()))
     if record["run_halted"] is not None:

@@ -48,6 +48,8 @@ def write_line(path: str, key: str) -> str:
     use_when="A test has an operator look at effects.",
     do_not_use_when="Anything else.",
     result_means="The file has one more line.",
+    side_effects="One letter is in the post.",
+    audit_fields=("to",),
     reversibility="irreversible",
     retry_class="reconcile",
     intent=("to",),

@@ -68,6 +68,7 @@ def test_what_waits_is_listed_without_arguments_and_shown_with_them(desk: Desk) 
     assert (record["why_held"], record["approvals_needed"], record["shows"]) == ("approval_required", 1, "arguments")
     shown = desk.run("approvals", "show", effect_id)
     assert SECRET in shown.stdout
+    assert "what it changes: One letter is in the post." in shown.stdout
     assert f"--digest {record['digest']}" in shown.stderr
 
 

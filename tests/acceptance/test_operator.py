@@ -246,6 +246,16 @@ def test_the_story_of_an_unknown_effect_names_the_key_to_ask_about_and_what_to_t
     assert SECRET not in text + json.dumps(told)
 
 
+def test_the_story_shows_the_arguments_that_the_contract_lists_redacted_and_no_other(desk: Desk) -> None:
+    effect_id = desk.propose("the tenant at ann@example.test")
+    told, text = desk.json("effects", "show", effect_id), desk.run("effects", "show", effect_id).stdout
+    assert list(told["audit"]) == ["to"]
+    assert told["audit"]["to"].startswith("the tenant at ")
+    assert "the tenant at" in text
+    assert "ann@example.test" not in text + json.dumps(told)
+    assert SECRET not in text + json.dumps(told)
+
+
 def test_the_story_tells_of_parts_and_their_keys(desk: Desk) -> None:
     """A provider that holds parts is asked about each part's own key."""
     effect_id = desk.propose()
