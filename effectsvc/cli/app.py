@@ -15,6 +15,7 @@ from effectsvc.cli import (
     cells,
     chaos,
     compensation,
+    config,
     demo,
     doctor,
     effects,
@@ -41,6 +42,7 @@ app = typer.Typer(
 app.add_typer(approvals.approvals_app, name="approvals")
 app.add_typer(cells.cell_app, name="cell")
 app.add_typer(chaos.chaos_app, name="chaos")
+app.add_typer(config.config_app, name="config")
 app.add_typer(effects.effects_app, name="effects")
 app.add_typer(logs.log_app, name="log")
 app.add_typer(policy.policy_app, name="policy")

@@ -52,6 +52,11 @@ def server_error(text: str) -> StoreError:
     """
     match = _CODE.search(text)
     if match is None:
+        if "ACL failure in script" in text:  # what NOPERM is called in there
+            return StoreProtocolError(
+                "The server's ACL denied a command inside a script, which may have done a part of its work.",
+                next_step="Grant it: deploy/redis has the users. `ACL LOG` on the server names command and key.",
+            )
         if "user_script" in text:
             return StoreProtocolError(f"A script failed: {text[:200]}")
         head = text.split(" ", 1)[0][:20]
