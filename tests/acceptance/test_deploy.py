@@ -210,7 +210,7 @@ READS_WITH_KEYS_TO_FIND = {"xread"}
     ("LPUSH", "{effects}:rq:queue:effectsvc:effects:default", "x"),
 ], ids=lambda words: " ".join(words)[:60])  # fmt: skip
 def test_an_agent_by_hand_can_not(guarded: GuardedServer, words: tuple[str, ...]) -> None:
-    """Thaw, publish, approve, make a result, forget claims, cut the log: not even with a script of its own."""
+    """Thaw, publish, approve, make a result, delete a claim, cut the log: not even with a script of its own."""
     with guarded.client("agent") as client:
         assert refused(client, *words)
     guarded.refusals()
