@@ -69,6 +69,7 @@ class Stack:
         self._is_exported = export
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._logs: list[int] = []
+        self._places: dict[str, int] = {}
 
     @property
     def environment(self) -> dict[str, str]:
@@ -143,7 +144,7 @@ class Stack:
         self._logs.append(log)
         process = subprocess.Popen(
             [sys.executable, "-m", "effectsvc.cli", *command],
-            env=os.environ | self.environment,
+            env=os.environ | self.environment | self._port_of(name),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -151,6 +152,12 @@ class Stack:
         )
         self.processes[name] = process
         return process
+
+    def _port_of(self, name: str) -> dict[str, str]:
+        """A metrics port of its own, where one is set: that one for the first process, the next for the second."""
+        place = self._places.setdefault(name, len(self._places))
+        port = int((os.environ | self.environment).get("EFFECTSVC_METRICS_PORT") or 0)
+        return {"EFFECTSVC_METRICS_PORT": str(port + place)} if port else {}
 
     def wait_until_served(self, tools: Iterable[str], *, timeout_s: float = 30.0) -> None:
         """Returns when workers have published these tools. Raises StackError when one ends or time runs out."""

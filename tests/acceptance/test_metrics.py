@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import signal
 import urllib.error
@@ -157,8 +158,8 @@ async def test_a_process_is_not_ready_while_the_store_is_away_and_stays_healthy(
     assert _get(ports[0], "/elsewhere")[0] == 404
 
 
-async def test_a_stopped_loop_is_not_healthy(deployment: Deployment) -> None:
-    """A draining worker is not ready, and one that hangs is told from one that works."""
+async def test_a_draining_worker_is_not_ready(deployment: Deployment) -> None:
+    """Its running call goes on, and it takes no other."""
     worker = await _port(deployment, "worker-2")
     async with deployment.client() as client:
         run = await client.run(tenant_id="acme", run_id="drains", caller=CALLER)
@@ -169,9 +170,12 @@ async def test_a_stopped_loop_is_not_healthy(deployment: Deployment) -> None:
     assert deployment.stop_process("worker-2") == 0
 
 
-async def test_each_process_of_a_supervisor_has_a_port_of_its_own(deployment: Deployment) -> None:
-    """The first takes the setting's port, the second the next."""
+async def test_each_process_of_a_supervisor_has_a_port_of_its_own(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first takes the setting's port, the second the next, and who takes a killed one's place its port."""
     base = _free_pair()
+    monkeypatch.setitem(deployment._places, "pair", 0)
     deployment._overrides = {"EFFECTSVC_METRICS_PORT": str(base)}
     try:
         deployment.start_process("pair", "worker", "--processes", "2")
@@ -184,7 +188,22 @@ async def test_each_process_of_a_supervisor_has_a_port_of_its_own(deployment: De
     await soon(lambda: told() == {str(base), str(base + 1)}, "both serve", within_s=60)
     for port in (base, base + 1):
         assert _get(port, "/healthz")[0] == 200
+
+    def pids() -> list[int]:
+        lines = [json.loads(line) for line in _log(deployment, "pair").splitlines()]
+        return [line["pid"] for line in lines if line["message"] == f"metrics on port {base + 1}"]
+
+    os.kill(pids()[0], signal.SIGKILL)
+    await soon(lambda: len(pids()) == 2, "its successor serves the same port", within_s=60)
+    assert _get(base + 1, "/healthz")[0] == 200
     assert deployment.stop_process("pair") == 0
+
+
+def test_the_processes_of_a_stack_share_no_port(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a port set, the first process has it, the next the next, and a restarted one its own again."""
+    monkeypatch.setitem(deployment._extra, "EFFECTSVC_METRICS_PORT", "9100")
+    ports = [deployment._port_of(name)["EFFECTSVC_METRICS_PORT"] for name in ("worker-1", "relay", "worker-1")]
+    assert ports == ["9100", "9101", "9100"]
 
 
 def _free_pair() -> int:
