@@ -48,7 +48,7 @@ _TIMES: Final[dict[str, Any]] = {
     "settle_s": float(os.environ.get(SETTLE_VARIABLE, "4.0")),
     "max_attempts": 50,  # a storm hits one effect often; the bounds have tests of their own
     "max_elapsed_s": 3600.0,
-    "backoff_s": 0.3,
+    "backoff_s": 0.02,  # a storm hits one effect often: ten doublings later it is still tried within the storm
 }
 _ERRORS: Final = (
     ErrorRule(status=422, verdict="rejected", code="refused_by_provider"),
