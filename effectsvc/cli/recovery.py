@@ -13,6 +13,7 @@ from effectsvc.cli.output import AsJson, DryRun, Exit, Reason, Yes, confirm, emi
 
 if TYPE_CHECKING:
     from effectsvc.cli.operator import Operator
+    from effectsvc.decisionlog.recovery import LostAttempt
     from effectsvc.store.async_store import Mark
     from effectsvc.store.commands import AcceptReply
     from effectsvc.store.epochs import Witness
@@ -159,11 +160,21 @@ AcceptLoss = Annotated[
 def recover(
     reason: Reason,
     accept_loss: AcceptLoss = False,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False, exists=True, help="The exported log: what it knows and the store forgot returns."
+        ),
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="The public key that the log must be signed with.")] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """After the store lost its past: tell it what this host's spool holds, and begin again once nothing is missing.
+    """After the store lost its past: tell it what is known here, and begin again once nothing is missing.
+
+    That is what this host's spool holds, and with --log every attempt that the exported log knows and the store has
+    forgotten: it becomes an unknown effect, and is looked up.
 
     Workers that live have told the store what they had begun. Without --accept-loss the cell stays frozen while a mark
     is not remembered or a worker that was seen lately has not shown its own.
@@ -184,25 +195,72 @@ def recover(
             return
         say(text)
         confirm("End the freeze: begin again." if ends else "Tell the store what is known here.", yes=yes)
-        told = _recover(operator, past, reason=reason, ends=ends)
+        lost = lost_attempts(log, key)
+        told = _recover(operator, past, lost, reason=reason, ends=ends)
         after = read_past(operator)
         recovered = after.in_force and not after.freezes
         answer = "recovered" if recovered else "still_frozen"
-        record = {"cell": operator.keys.cell, **after.record(), "spool_told": told, "answer": answer}
+        record = {
+            "cell": operator.keys.cell,
+            **after.record(),
+            "spool_told": told[0],
+            "adopted": told[1],
+            "answer": answer,
+        }
         emit(record, as_json=as_json, text=answer)
         if not recovered:
             fail("something that was acknowledged is missing, and nobody has answered for it.", Exit.REFUSED)
 
 
-def _recover(operator: Operator, past: Past, *, reason: str, ends: bool) -> int:
-    """Marks are shown, the spool is told, and the freezes end where they may. Returns how many outcomes were told."""
+def lost_attempts(log: Path | None, key: str | None) -> list[LostAttempt]:
+    """The attempts that the log knows and the store lost, in every rollback that it tells; none without a log.
+
+    Ends the command for a log that was changed or cut: what it says is no evidence.
+    """
+    from effectsvc.decisionlog import DecisionLogError
+    from effectsvc.decisionlog.recovery import rollbacks
+
+    if log is None:
+        return []
+    try:
+        return [attempt for rollback in rollbacks(log, key=key) for attempt in rollback.attempts]
+    except DecisionLogError as error:
+        fail(f"{error.message} Nothing of it is told to the store.", Exit.REFUSED)
+
+
+def _adopt(operator: Operator, lost: list[LostAttempt], reason: str) -> int:
+    """Each becomes an unknown effect, unless the store knows better. Returns how many did."""
+    from effectsvc.store import replies as r
+
+    adopted = 0
+    for attempt in lost:
+        contract = operator.contract(attempt.begun.tool)
+        entry = operator.note("resolve", effect=attempt.effect_id, attempt=attempt.begun.token, reason=reason)
+        reply = operator.send(
+            operator.commands.adopt(
+                attempt.address(lane=contract.get("lane", "default")),
+                begun=attempt.begun,
+                next_step="lookup" if contract.get("lookup") else "review",
+                entry=entry,
+            )
+        )
+        adopted += isinstance(reply, r.Adopted)
+    return adopted
+
+
+def _recover(operator: Operator, past: Past, lost: list[LostAttempt], *, reason: str, ends: bool) -> tuple[int, int]:
+    """Marks are shown, what is known is told, and the freezes end where they may.
+
+    Returns how many outcomes of the spool were told, and how many attempts of the log were adopted.
+    """
     import asyncio
 
     from effectsvc.store.epochs import is_in_force
 
     reply = _show(operator, past, rule="person" if ends else "witnesses", reason=reason)
     if not is_in_force(reply):
-        return 0
+        return 0, 0
+    adopted = _adopt(operator, lost, reason)
     told = asyncio.run(_tell_spool(operator, past))
     if ends:
         # Those that were there, and the one of this acceptance: a mark that is shown meanwhile has a freeze of its own.
@@ -210,7 +268,7 @@ def _recover(operator: Operator, past: Past, *, reason: str, ends: bool) -> int:
         for freeze_id in sorted({*past.freezes, *ours}):
             entry = operator.note("thaw", freeze_id=freeze_id, reason=reason)
             operator.send(operator.commands.thaw(freeze_id=freeze_id, by="recover", entry=entry))
-    return told
+    return told, adopted
 
 
 def _show(operator: Operator, past: Past, *, rule: str, reason: str) -> AcceptReply:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from typer.testing import CliRunner
 
+from effectsvc.cli.app import app
 from effectsvc.core.decision import note_entry
 from effectsvc.core.identity import run_digest
 from effectsvc.decisionlog import verify
@@ -188,6 +191,46 @@ def test_what_was_begun_and_lost_is_adopted_as_unknown(feeder: Feeder, exporting
     assert isinstance(again, r.Already)
     fields = feeder.store.send(feeder.commands.effect_fields("effect-ended"))
     assert (fields["state"], fields["token"], fields["reason"]) == ("unknown", token, "store_lost")
+
+
+def test_cell_recover_takes_back_what_the_log_knows_and_refuses_a_changed_log(
+    feeder: Feeder, exporting: Opened, tmp_path: Path
+) -> None:
+    """What was begun and lost is unknown again, and the freeze ends; a log that was changed changes nothing."""
+    feeder.feed(1)
+    with exporting() as exporter:
+        exporter.export_once()
+        past = Past(feeder)
+        feeder.stream.life("effect-ended")
+        feeder.stream.decide("effect-open")
+        feeder.feed()
+        exporter.export_once()
+        past.restore()
+        exporter.export_once()
+        exporter.finish()
+    environment = {
+        "EFFECTSVC_REDIS_URL": feeder.url,
+        "EFFECTSVC_CELL": feeder.keys.cell,
+        "EFFECTSVC_STATE_DIR": str(tmp_path / "state"),
+        "EFFECTSVC_ACTOR": "pat",
+    }
+    words = ["cell", "recover", "--reason", "a restored file", "--accept-loss", "--yes", "--json", "--log"]
+    changed = tmp_path / "changed"
+    shutil.copytree(tmp_path / "log", changed)
+    lines = read_lines(changed)
+    lines[3] = edited(lines[3], lambda value: value["e"].update(at_ms=7))
+    put_lines(changed, lines)
+    refused = CliRunner().invoke(app, [*words, str(changed)], env=environment)
+    assert refused.exit_code == 4
+    assert is_frozen(feeder)
+    done = CliRunner().invoke(app, [*words, str(tmp_path / "log")], env=environment)
+    assert done.exit_code == 0, done.output
+    record = json.loads(done.stdout)
+    assert (record["answer"], record["adopted"]) == ("recovered", 2)
+    assert not is_frozen(feeder)
+    for effect_id in ("effect-ended", "effect-open"):
+        fields = feeder.store.send(feeder.commands.effect_fields(effect_id))
+        assert (fields["state"], fields["reason"]) == ("unknown", "store_lost")
 
 
 def test_a_log_that_was_changed_is_no_evidence(feeder: Feeder, exporting: Opened, tmp_path: Path) -> None:
