@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from effectsvc import counts
 from effectsvc.core.decision import note_entry
 from effectsvc.decisionlog.errors import DecisionLogError, LogForked
 from effectsvc.decisionlog.layout import identity
@@ -274,6 +275,7 @@ class Exporter:
     def _tell_gap(self, expected: int, found: int) -> None:
         logger.error("entries %d to %d of the stream are gone: they were never exported", expected, found - 1)
         reason = "source_gap" if self.writer.cursor else "source_start"
+        counts.GAPS.add()
         self.writer.say("discontinuity", {"reason": reason, "after_n": expected - 1, "next_n": found})
 
     def _tell_malformed(self, stream_id: str, entry: bytes, fault: str, *, next_n: int) -> None:
@@ -287,6 +289,7 @@ class Exporter:
             "stream_id": stream_id,
             "sha256": hashlib.sha256(entry).hexdigest(),
         }
+        counts.GAPS.add()
         self.writer.say("discontinuity", facts)
 
     def _lost_cursor(self, cursor: Cursor) -> int:
@@ -321,6 +324,7 @@ class Exporter:
             "lost_n": cursor.n,
         }
         logger.error("the store has lost its past: records %d to %d are not in it", lost_from, cursor.index)
+        counts.ROLLBACKS.add_once(f"{cursor.epoch} {cursor.n}")
         self.writer.say("discontinuity", facts)
         self._owed.append(facts)
         self._leased_at = float("-inf")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from effectsvc import counts
 from effectsvc.decisionlog import verify
 from effectsvc.decisionlog.errors import LogDamaged, LogForked, LogHeld
 from effectsvc.decisionlog.exporter import Exporter
@@ -61,7 +62,8 @@ def test_the_bytes_of_an_entry_are_those_that_were_written(feeder: Feeder, expor
 def test_entries_that_were_trimmed_before_their_export_are_told_as_missing(
     feeder: Feeder, exporting: Opened, tmp_path: Path
 ) -> None:
-    """Before the first export, and behind a cursor: somebody else trimmed the stream."""
+    """Before the first export, and behind a cursor: somebody else trimmed the stream. Each counts as a gap."""
+    gaps = counts.GAPS.values()[()]
     feeder.feed(3)
     feeder.trim(keep=4)
     with exporting() as exporter:
@@ -74,6 +76,7 @@ def test_entries_that_were_trimmed_before_their_export_are_told_as_missing(
         drained(exporter)
     told = [json.loads(line)["e"] for line in read_lines(tmp_path / "log") if b'"discontinuity"' in line]
     assert [(e["reason"], e["after_n"], e["next_n"]) for e in told] == [("source_start", 0, 7), ("source_gap", 10, 15)]
+    assert counts.GAPS.values()[()] - gaps == 2
     report = verify(tmp_path / "log")
     assert (int(report.verdict), len(report.gaps), stranger.verify(tmp_path / "log")) == (4, 2, 4)
 
