@@ -27,7 +27,8 @@ def test_every_setting_is_shown_with_where_it_comes_from() -> None:
     found = records(EFFECTSVC_LEASE_S="40", REDIS_URL="redis://elsewhere:6379/0")
     assert {f"EFFECTSVC_{name.upper()}" for name in Settings.model_fields} <= found.keys()
     assert (found["EFFECTSVC_LEASE_S"]["value"], found["EFFECTSVC_LEASE_S"]["source"]) == ("40", "EFFECTSVC_LEASE_S")
-    assert found["EFFECTSVC_REDIS_URL"]["source"] == "REDIS_URL"
+    server = found["EFFECTSVC_REDIS_URL"]
+    assert (server["value"], server["source"]) == ("redis://elsewhere:6379/0", "REDIS_URL")
     assert found["EFFECTSVC_IDLE_S"]["source"] == "default"
 
 
