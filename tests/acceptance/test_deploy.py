@@ -26,7 +26,7 @@ SCRIPTS = {
     "worker": tuple(all_scripts()),
     "relay": tuple(all_scripts()),
     "operator": tuple(all_scripts()),
-    "export": tuple(name for name in ("lease_export", "ack_export") if name in all_scripts()),
+    "export": ("lease_export", "ack_export"),
 }
 """Which operations each user sends. A command that is refused half-way leaves what the script did before it."""
 KEYS = {
@@ -34,6 +34,8 @@ KEYS = {
     "parts": CELL.parts("x"), "approvals": CELL.approvals("x"), "run": CELL.run("x"), "parent": CELL.run("y"),
     "above": CELL.run("y"), "open": CELL.run_open("x"), "call": CELL.call("x"), "intent": CELL.intent("x"),
     "old_intent": CELL.intent("y"), "claim": CELL.intent("y"), "look": CELL.effect("y"), "read": CELL.read("x"),
+    "key": CELL.effect("x"),
+    "other": CELL.effect("y"), "compensated": CELL.effect("y"),
     "keys": CELL.rate("x"), "target": CELL.target("x"), "lane": CELL.lane("x"), "rerun": CELL.rerun("x"),
     "lookup": CELL.lookup("x"), "parked": CELL.parked("x"), "live": CELL.live("x"), "asked": CELL.asked("x"),
     "due": CELL.lane("x"), "queue": CELL.lane("x"), "tomb_effect": CELL.tombs(1), "tomb_call": CELL.tombs(2),
@@ -48,6 +50,13 @@ WORDS = {
 }  # fmt: skip
 """What makes each command whole after its key."""
 CALL = re.compile(r"redis\.call\('([A-Z]+)'(?:, *([a-z_]+)(?:\[\w+\])?)?")
+
+
+USED = {f"contract:{name}" for name in ("stamp", "upload", "look_up_case")}
+
+
+def published(guarded: GuardedServer) -> set[str]:
+    return {name.decode() for name in guarded.root.hkeys(CELL.catalogue)}
 
 
 def inner_commands(script: str) -> set[tuple[str, ...]]:
@@ -82,7 +91,7 @@ async def test_a_whole_effect_runs_under_the_users_of_agent_worker_and_relay(
         monkeypatch.setenv(name, value)
     with guarded.process("relay", "relay"), guarded.process("worker", "worker"):
         async with AsyncEffectClient(load_settings(), tools=tools_for_tests.tools) as client:
-            await soon(lambda: guarded.root.exists(CellKeys("effects").catalogue), "a worker publishes its contracts")
+            await soon(lambda: published(guarded) >= USED, "a worker publishes its contracts")
             run = await client.run(tenant_id="acme", run_id="guarded", caller=CALLER)
             effect = await run.propose("stamp", case(1), tool_call_id="call_1")
             assert (await effect.wait(timeout=30)).status == "ok"
@@ -249,4 +258,20 @@ async def test_a_command_that_is_denied_inside_a_script_is_told_as_a_fault_of_th
         run = await client.run(tenant_id="acme", run_id="half", caller=CALLER)
         with pytest.raises(StoreProtocolError, match="ACL denied a command inside a script"):
             await run.halt("enough")
+    guarded.refusals()
+
+
+def test_the_exporter_writes_signs_and_trims_under_its_user_and_reaches_no_effect(guarded: GuardedServer) -> None:
+    log, key = guarded.directory / "log", guarded.directory / "log-key"
+    made = guarded.run("operator", "log", "keys", "gen", str(key), "--name", "test/log")
+    assert made.returncode == 0, made.stderr
+    written = guarded.run("export", "export", "--once", "--log", str(log), "--key-file", str(key))
+    assert written.returncode == 0, written.stderr
+    assert guarded.refusals() == []
+    assert guarded.run("operator", "log", "verify", str(log), "--key", made.stdout.strip()).returncode == 0
+    with guarded.client("export") as client:
+        assert refused(client, "HGETALL", CELL.effect("x"))
+        assert refused(client, "GET", CELL.payload("x"))
+        assert refused(client, "XADD", CELL.log, "*", "n", "1")
+        assert refused(client, "HSET", CELL.meta, "n", "0")
     guarded.refusals()

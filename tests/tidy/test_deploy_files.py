@@ -24,8 +24,6 @@ PAGES = [path for path in FILES if path.suffix == ".md"]
 RUNBOOKS = sorted((DEPLOY / "runbooks").glob("*.md"))
 BASE = DEPLOY / "kustomize" / "base"
 COMMANDS = typer.main.get_command(app)
-OF_THE_LOG = ({"log"}, {"export"})
-"""Commands that come with the decision log's exporter; where the build has them, they are looked at as all others."""
 DRAIN_MARGIN_S = 30
 """On top of the longest default timeout: an HTTP client's own patience, and time to close."""
 
@@ -51,7 +49,7 @@ def complain(words: list[str], *, whole: bool) -> str | None:
         name = rest.pop(0)
         found = command.commands.get(name)
         if found is None:
-            return None if command is COMMANDS and {name} in OF_THE_LOG else f"no command {name}"
+            return f"no command {name}"
         command = found
     if hasattr(command, "commands") and whole:
         return "it needs a command"
@@ -120,7 +118,7 @@ def test_the_image_is_small_runs_as_nobody_in_particular_and_holds_no_server() -
 def test_compose_starts_real_commands_with_a_read_only_root_and_time_to_drain() -> None:
     services = documents(DEPLOY / "compose.yml")[0]["services"]
     ours = {name: service for name, service in services.items() if name != "valkey"}
-    assert {"cell", "worker", "relay"} <= ours.keys()
+    assert {"cell", "worker", "relay", "export"} <= ours.keys()
     for name, service in ours.items():
         assert service["read_only"] is True, name
         assert service["cap_drop"] == ["ALL"], name
@@ -145,7 +143,7 @@ def test_the_kustomize_base_lists_its_files() -> None:
 
 def test_pods_run_real_commands_as_nobody_with_probes_and_time_to_drain() -> None:
     workloads = [*resources("Deployment"), *resources("StatefulSet"), *resources("Job")]
-    assert {each["metadata"]["name"] for each in workloads} >= {"worker", "relay", "cell-init"}
+    assert {each["metadata"]["name"] for each in workloads} == {"worker", "relay", "export", "cell-init"}
     for each in workloads:
         pod = each["spec"]["template"]["spec"]
         (container,) = pod["containers"]
@@ -156,7 +154,7 @@ def test_pods_run_real_commands_as_nobody_with_probes_and_time_to_drain() -> Non
         if each["kind"] != "Job":
             assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
             assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
-    (worker,) = resources("StatefulSet")
+    worker = next(each for each in resources("StatefulSet") if each["metadata"]["name"] == "worker")
     grace_s = worker["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     assert grace_s >= longest_default_timeout() + DRAIN_MARGIN_S
 
@@ -171,11 +169,11 @@ def test_what_selects_pods_selects_some() -> None:
     selectors = [each["spec"]["selector"]["matchLabels"] for each in resources("PodDisruptionBudget")]
     selectors += [each["spec"]["selector"] for each in resources("Service")]
     selectors += [each["spec"]["podSelector"]["matchLabels"] for each in resources("NetworkPolicy")]
-    assert len(selectors) == 5
+    assert len(selectors) == 6
     for selector in selectors:
         assert any(selector.items() <= labels.items() for labels in pods), selector
     (scaler,) = resources("ScaledObject")
-    (worker,) = resources("StatefulSet")
+    worker = next(each for each in resources("StatefulSet") if each["metadata"]["name"] == "worker")
     assert scaler["spec"]["scaleTargetRef"] == {"kind": "StatefulSet", "name": worker["metadata"]["name"]}
     assert "effectsvc_outbox_depth" in scaler["spec"]["triggers"][0]["metadata"]["query"]
 
