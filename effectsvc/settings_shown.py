@@ -22,7 +22,6 @@ URLS: Final = frozenset({"redis_url", "webhook_url"})
 """Settings that may carry a password or a token in their text. Of a webhook the path is one, often enough."""
 
 BESIDE: Final = {
-    "EFFECTSVC_LOG_LEVEL": "How much processes log: DEBUG, INFO (the default), WARNING or ERROR.",
     "EFFECTSVC_ACTOR": "Who acts at the command line, as asserted; default: the user of the operating system.",
     "EFFECTSVC_ACTOR_TOKEN": "A signed token that says who acts, verified by the issuers of EFFECTSVC_ISSUERS.",
     "EFFECTSVC_PROFILE": "A directory where each worker process leaves a profile of its loop. For measuring.",

@@ -16,6 +16,10 @@ def test_the_page_of_settings_is_what_the_code_has() -> None:
     assert (ROOT / "deploy" / "settings.md").read_text(encoding="utf-8") == settings_page()
 
 
+def test_no_setting_is_told_twice() -> None:
+    assert BESIDE.keys() & {PREFIX + name.upper() for name in Settings.model_fields} == set()
+
+
 def test_every_setting_says_what_it_means() -> None:
     assert [name for name, about in Settings.model_fields.items() if not about.description] == []
 
