@@ -77,16 +77,30 @@ class Deployment(Stack):
     """A Stack and a case system, and what tests want to know about them."""
 
     def __init__(
-        self, directory: Path, *, workers: int, lossy: bool = False, environment: dict[str, str] | None = None
+        self,
+        directory: Path,
+        *,
+        workers: int,
+        lossy: bool = False,
+        environment: dict[str, str] | None = None,
+        export: bool = False,
     ) -> None:
-        """`lossy`: the workers, and the clients of `client(lossy=True)`, reach the server through `proxy`."""
+        """`lossy`: the workers, and the clients of `client(lossy=True)`, reach the server through `proxy`.
+
+        Without `export` nothing is exported: an exporter is one more witness of what the store may forget.
+        """
         self._lossy = lossy
         self._closing = contextlib.ExitStack()
         self.provider = CaseSystem(data_dir=directory / "provider")
         self.stamps_path = directory / "stamps"
         self._overrides: dict[str, str] = {}
         super().__init__(
-            directory, tools=tools_for_tests.PLACE, workers=workers, environment=dict(environment or {}), port=0
+            directory,
+            tools=tools_for_tests.PLACE,
+            workers=workers,
+            environment=dict(environment or {}),
+            port=0,
+            export=export,
         )
         self.keys = CellKeys("effects")
         self.commands = Commands(self.keys)

@@ -105,7 +105,7 @@ def test_a_server_that_fills_is_warned_of_and_a_full_one_is_a_danger(
     used = int(redis.info("memory")["used_memory"])
     redis.config_set("maxmemory", int(used / 0.85))
     assert examine(settings)["memory_fills"].level == "warning"
-    redis.config_set("maxmemory", int(used / 0.98))
+    redis.config_set("maxmemory", int(redis.info("memory")["used_memory"]))
     assert examine(settings)["memory_full"].level == "danger"
 
 

@@ -13,7 +13,7 @@ from tests.acceptance.deployment import CALLER, Deployment, case, soon
 
 IN_FLIGHT = 500
 MEMORY_MB = 150
-SLOW_S = 6
+SLOW_S = 15
 """Long enough that all are in flight together, also on a busy machine."""
 SESSION_S = 2
 """Short, so that a call of some seconds outlasts several sessions."""

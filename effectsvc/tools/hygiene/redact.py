@@ -164,9 +164,14 @@ def _cards(text: str) -> str:
     # Looked at from every start of a run of digits, so that a card after other groups of digits is found too.
     pieces, end = [], 0
     for found in _CARD.finditer(text):
-        if found.start() >= end and is_card(_NOT_DIGIT.sub("", found[1])):
-            pieces += [text[end : found.start()], mark("card")]
-            end = found.end(1)
+        if found.start() < end:
+            continue
+        # Three digits behind sixteen may be the card's, or another number's.
+        for length in (len(found[1]), len("4444 4444 4444 4444")):
+            if is_card(_NOT_DIGIT.sub("", found[1][:length])):
+                pieces += [text[end : found.start()], mark("card")]
+                end = found.start() + min(length, len(found[1]))
+                break
     return "".join((*pieces, text[end:])) if pieces else text
 
 
