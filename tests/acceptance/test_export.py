@@ -27,7 +27,7 @@ def upload(deployment: Deployment, number: int, *, timeout: float = 30.0, call: 
 
 def test_the_log_of_a_deployment_verifies_with_both_verifiers(tmp_path: Path) -> None:
     """One decision for each begin, one outcome for each close; what is stopped is signed to its end."""
-    with Deployment(tmp_path, workers=1) as deployment:
+    with Deployment(tmp_path, workers=1, export=True) as deployment:
         for number in range(3):
             upload(deployment, number)
         lines = (tmp_path / "log" / "seg" / f"{0:020}.jsonl").read_bytes()
@@ -40,7 +40,7 @@ def test_the_log_of_a_deployment_verifies_with_both_verifiers(tmp_path: Path) ->
 def test_a_tool_that_waits_for_the_export_does_not_run_while_nothing_is_exported(tmp_path: Path) -> None:
     """Its decision is not in the log's files: no decision, no run. It runs once they are written again."""
     environment = {"EFFECTSVC_EXPORT_BEFORE_RUN": "always", "EFFECTSVC_PATIENCE_S": "1"}
-    with Deployment(tmp_path, workers=1, environment=environment) as deployment:
+    with Deployment(tmp_path, workers=1, export=True, environment=environment) as deployment:
         upload(deployment, 1)
         assert deployment.uploaded(1) == 1
         deployment.stop_process("export")
@@ -55,7 +55,7 @@ def test_a_tool_that_waits_for_the_export_does_not_run_while_nothing_is_exported
 
 def test_an_old_effect_is_retired_once_it_is_exported_and_never_runs_again(tmp_path: Path) -> None:
     """Its record goes; the same call, the same id and the same intent are answered from tombstones."""
-    with Deployment(tmp_path, workers=1, environment={"EFFECTSVC_RETAIN_FOR_S": "60"}) as deployment:
+    with Deployment(tmp_path, workers=1, export=True, environment={"EFFECTSVC_RETAIN_FOR_S": "60"}) as deployment:
         effect_id, _ = upload(deployment, 1)
         key = deployment.keys.effect(effect_id)
         deployment.store.send(Read(("HSET", key, "since", 1), int))  # as if it had been long ago

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from effectsvc.client import AsyncEffectClient
 from effectsvc.core.canonical import digest
@@ -229,6 +230,13 @@ async def test_what_a_read_brings_takes_the_same_way_and_is_replayed(place: Plac
     nothing_is_kept(place)
 
 
+def is_in_force(place: Place) -> bool:
+    """Whether the server's epoch is the cell's again."""
+    with Redis.from_url(place.stack.server.url, decode_responses=True) as redis:
+        stored, found = redis.hget(CellKeys("effects").meta, "epoch"), redis.info("replication")["master_replid"]
+    return bool(stored == found)
+
+
 async def test_what_is_spooled_while_the_server_is_away_is_clean_already(place: Place) -> None:
     """The answer comes when the server is gone; it lies small and redacted on disk, and is committed later."""
     place.pages.may_answer.clear()
@@ -243,6 +251,7 @@ async def test_what_is_spooled_while_the_server_is_away_is_clean_already(place: 
         await soon(lambda: list(spool.glob(f"{effect.effect_id}.*.json")), "the outcome is spooled")
         nothing_is_kept(place)
     place.stack.server.start()
+    await soon(lambda: is_in_force(place), "a worker accepts the restart")
     is_clean(await place.called("publish", "case_5"))
     nothing_is_kept(place)
 
