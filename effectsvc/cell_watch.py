@@ -11,7 +11,7 @@ import orjson
 
 from effectsvc.errors import StoreError
 from effectsvc.settings import Settings
-from effectsvc.store.commands import Commands, Read, in_order, raw_bytes, text_map, text_tuple
+from effectsvc.store.commands import SERVER_TIME_MS, Commands, Read, in_order, raw_bytes, text_map, text_tuple
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.safety import info_map
 from effectsvc.store.sync_store import SyncStore
@@ -23,7 +23,6 @@ ANSWER_S: Final = 2.0
 LOOKED_AT: Final = 1_000
 """Unknown and held effects whose details one reading looks at, the oldest and the first to expire."""
 NOT_PUBLISHED: Final = "not_published"
-_TIME: Final[Read[int]] = Read(("TIME",), lambda raw: int(raw[0]) * 1000 + int(raw[1]) // 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ class CellWatch:
         meta = send(self._commands.hash_fields(k.meta))
         if not meta:
             return None
-        now_ms = send(_TIME)
+        now_ms = send(SERVER_TIME_MS)
         counts = send(self._commands.hash_fields(k.counts))
         held = send(Read(("ZRANGE", k.held, 0, LOOKED_AT - 1, "WITHSCORES"), in_order))
         since = [int(each) for each in self._of_effects(held[::2], "since") if each]

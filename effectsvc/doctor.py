@@ -17,7 +17,7 @@ from effectsvc.errors import SettingsError, StoreError
 from effectsvc.executor_files import MarkFile, Spool, state_dir
 from effectsvc.settings import Settings
 from effectsvc.store.async_store import Mark
-from effectsvc.store.commands import Commands, Read, raw_bytes, text_map, text_tuple
+from effectsvc.store.commands import SERVER_TIME_MS, Commands, Read, raw_bytes, text_map, text_tuple
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.safety import info_map
 from effectsvc.store.sync_store import SyncStore
@@ -77,7 +77,7 @@ def look(settings: Settings, *, workers: Mapping[str, int] | None = None) -> Obs
 
 def _look_at_server(store: SyncStore, keys: CellKeys, seen: Observed) -> None:
     sent_at = time.time()
-    clock = store.send(Read(("TIME",), lambda raw: int(raw[0]) * 1000 + int(raw[1]) // 1000))
+    clock = store.send(SERVER_TIME_MS)
     took_s = time.time() - sent_at
     seen.server_ms, seen.clock_off_s = clock, clock / 1000 - (sent_at + took_s / 2)
     seen.info = store.send(Read(("INFO", "everything"), info_map))

@@ -9,14 +9,13 @@ from typing import Final
 from effectsvc.settings import Settings
 from effectsvc.store import replies as r
 from effectsvc.store.bell import Bell
-from effectsvc.store.commands import Commands, Read, in_order, text_tuple
+from effectsvc.store.commands import SERVER_TIME_MS, Commands, Read, in_order, text_tuple
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.sync_store import SyncStore
 
 ASKED_MS: Final = 5_000
 """A request for a session that no worker has answered dies after so long, and is made again."""
 LANES_FRESH_S: Final = 1.0
-_TIME: Final[Read[int]] = Read(("TIME",), lambda raw: int(raw[0]) * 1000 + int(raw[1]) // 1000)
 
 
 class Outbox:
@@ -48,7 +47,7 @@ class Outbox:
 
     def held(self) -> tuple[int, float]:
         """How many effects wait for a person, and in how many seconds the first of them expires."""
-        held, now_ms = self._store.send(Read(("ZCARD", self.keys.held), int)), self._store.send(_TIME)
+        held, now_ms = self._store.send(Read(("ZCARD", self.keys.held), int)), self._store.send(SERVER_TIME_MS)
         first = self._store.send(Read(("ZRANGE", self.keys.held, 0, 0, "WITHSCORES"), in_order))
         return held, (float(first[1]) - now_ms) / 1000 if first else 0.0
 

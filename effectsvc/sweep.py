@@ -30,7 +30,7 @@ from effectsvc.executor_files import executor_is_dead, state_dir
 from effectsvc.settings import Settings
 from effectsvc.store import replies as r
 from effectsvc.store.async_store import AsyncStore
-from effectsvc.store.commands import Address, Commands, Read, in_order, raw_bytes, text_map, text_tuple
+from effectsvc.store.commands import SERVER_TIME_MS, Address, Commands, Read, raw_bytes, text_map, text_tuple
 from effectsvc.store.epochs import is_in_force, show_marks
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.log_commands import RetireReply
@@ -108,8 +108,7 @@ class Sweep:
         meta = self._store.send(Read(("HGETALL", self.keys.meta), text_map))
         if meta.get("epoch_no") == "1":
             return True
-        seconds, _ = self._store.send(Read(("TIME",), in_order))
-        return int(seconds) * 1000 - int(meta.get("epoch_at", "0")) >= self.settings.lease_ms
+        return self._store.send(SERVER_TIME_MS) - int(meta.get("epoch_at", "0")) >= self.settings.lease_ms
 
     def _load(self, effect_id: str) -> _Loaded | None:
         fields = self._store.send(self.commands.effect_fields(effect_id))
@@ -293,8 +292,7 @@ class Sweep:
         self._scan_at, keys = self._store.send(scan)
         ids = [key.rpartition(":")[2] for key in keys]
         asked = [Read(("HMGET", key, "state", "since"), text_pair) for key in keys]
-        seconds, _ = self._store.send(Read(("TIME",), lambda raw: (int(raw[0]), 0)))
-        limit = seconds * 1000 - round(1000 * self.settings.retain_for_s)
+        limit = self._store.send(SERVER_TIME_MS) - round(1000 * self.settings.retain_for_s)
         states = zip(ids, self._store.send_many(asked), strict=True)
         return {effect_id: int(since) for effect_id, (state, since) in states if state in FINAL and int(since) < limit}
 

@@ -10,7 +10,7 @@ import orjson
 
 from effectsvc.chaos.journal import Line
 from effectsvc.demo.ledger import LedgerRow
-from effectsvc.store.commands import Commands, Read, text_map
+from effectsvc.store.commands import SERVER_TIME_MS, Commands, Read, text_map
 from effectsvc.store.sync_store import SyncStore
 
 PAGE = 1000
@@ -89,14 +89,14 @@ def read_history(store: SyncStore, commands: Commands, *, rows: Iterable[LedgerR
     """Reads everything; nothing may move meanwhile. Raises StoreError."""
     keys = commands.keys
     meta = store.send(Read(("HGETALL", keys.meta), text_map))
-    seconds, _ = store.send(Read(("TIME",), lambda raw: (int(raw[0]), int(raw[1]))))
+    now_ms = store.send(SERVER_TIME_MS)
     return History(
         written=written_rows(rows),
         effects=_effects(store, commands),
         entries=_entries(store, keys.log),
         told=told,
         head=int(meta["n"]),
-        now_ms=seconds * 1000,
+        now_ms=now_ms,
         switches=store.send(Read(("HGETALL", keys.switches), text_map)),
     )
 

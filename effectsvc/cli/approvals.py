@@ -45,11 +45,11 @@ def list_(
 ) -> None:
     """List what waits, the soonest to expire first. Shows no arguments."""
     from effectsvc.cli.operator import Operator
-    from effectsvc.store.commands import Read
+    from effectsvc.store.commands import Read, in_order
 
     with Operator() as operator:
         words = ("ZRANGE", operator.keys.held, 0, LISTED - 1)
-        held = operator.send(Read(words, lambda raw: [each.decode() for each in raw]))
+        held = operator.send(Read(words, in_order))
         now_ms = operator.now_ms()
         rows = [
             _row(operator, loaded, now_ms)
@@ -118,7 +118,7 @@ def approve(
     as_json: AsJson = False,
 ) -> None:
     """Agree to exactly what was shown. It is shown and asked here, or named by its --digest."""
-    from effectsvc.cli.consent import ask, check_may_decide, text_of
+    from effectsvc.cli.consent import approved_by, ask, check_may_decide, text_of
     from effectsvc.cli.operator import Operator
     from effectsvc.core.canonical import digest
     from effectsvc.store import replies as r
@@ -126,7 +126,7 @@ def approve(
     with Operator() as operator:
         check_actor_may_decide(required=operator.settings.require_verified_actor)
         loaded = operator.find(effect_id)
-        if loaded.state != State.HELD and acting().name in _approved_by(operator, effect_id):
+        if loaded.state != State.HELD and acting().name in approved_by(operator, effect_id):
             _end(effect_id, f"already_{loaded.state}", f"already_{loaded.state}", as_json=as_json)
         question = ask(operator, _held(operator, effect_id, as_json=as_json))
         check_may_decide(question)
@@ -246,13 +246,6 @@ def edit(
 
 
 # ---- what each of them shares ----------------------------------------------------------------------------------------
-
-
-def _approved_by(operator: Operator, effect_id: str) -> list[str]:
-    from effectsvc.store.commands import Read
-
-    words = ("SMEMBERS", operator.keys.approvals(effect_id))
-    return operator.send(Read(words, lambda raw: [each.decode() for each in raw]))
 
 
 def _held(operator: Operator, effect_id: str, *, as_json: bool) -> Loaded:

@@ -11,13 +11,14 @@ from typing import Any
 
 import orjson
 
+from effectsvc.cli.contracts import published_policy
 from effectsvc.cli.operator import Loaded, Operator
 from effectsvc.cli.output import Exit, acting, fail, span
 from effectsvc.core.canonical import digest, short
 from effectsvc.core.decision import NO_POLICY
 from effectsvc.policy.approvers import is_approver
 from effectsvc.policy.policy_file import Policy
-from effectsvc.store.commands import Read, raw_bytes
+from effectsvc.store.commands import Read, raw_bytes, text_tuple
 from effectsvc.tools.arguments import ArgumentsRefused
 from effectsvc.tools.rendering import render_digest
 from effectsvc.tools.tool import Tool
@@ -79,16 +80,6 @@ class Question:
         }
 
 
-def published_policy(operator: Operator) -> tuple[Policy, str]:
-    """The policy in force and its digest; the empty one and `no_policy` when none is published."""
-    named = operator.send(Read(("HGET", operator.keys.catalogue, "policy:policy"), raw_bytes))
-    if named is None:
-        return Policy.empty(), NO_POLICY
-    known = named.decode().split(" ")[1]
-    body = operator.send(Read(("GET", operator.keys.published(known)), raw_bytes))
-    return (Policy.empty(), NO_POLICY) if body is None else (Policy.model_validate(orjson.loads(body)), known)
-
-
 def held_until(operator: Operator, effect_id: str) -> int:
     """When the effect's time to be decided ends, in ms of the server's clock; 0 when it is not held."""
     score = operator.send(Read(("ZSCORE", operator.keys.held, effect_id), raw_bytes))
@@ -97,18 +88,19 @@ def held_until(operator: Operator, effect_id: str) -> int:
 
 def ask(operator: Operator, loaded: Loaded, *, registry_needed: bool = True) -> Question:
     """The question that a held effect puts. Ends the command where what would be sent cannot be shown."""
-    policy, known = published_policy(operator)
-    entry = policy.for_tool(loaded.fields["tool"])
+    known, policy = published_policy(operator)
+    if known and policy is None:
+        fail("the policy in force cannot be read by this version: nothing is decided under it here.", Exit.ERROR)
+    entry = (policy or Policy.empty()).for_tool(loaded.fields["tool"])
     rendered, render, shown = _shown(operator, loaded, needed=registry_needed)
-    given = operator.send(Read(("SMEMBERS", operator.keys.approvals(loaded.effect_id)), _names))
     return Question(
         loaded=loaded,
         rule=loaded.fields.get("rule", ""),
         expires_ms=held_until(operator, loaded.effect_id),
-        given=tuple(sorted(given)),
+        given=approved_by(operator, loaded.effect_id),
         needed=entry.approvals_needed,
         approvers=entry.approvers,
-        policy=known,
+        policy=known or NO_POLICY,
         rendered=rendered,
         render=render,
         side_effects=operator.contract(loaded.fields["tool"]).get("side_effects", ""),
@@ -116,8 +108,9 @@ def ask(operator: Operator, loaded: Loaded, *, registry_needed: bool = True) -> 
     )
 
 
-def _names(raw: Any) -> list[str]:
-    return [name.decode() for name in raw]
+def approved_by(operator: Operator, effect_id: str) -> tuple[str, ...]:
+    """Who has approved the effect as it stands, by name."""
+    return operator.send(Read(("SMEMBERS", operator.keys.approvals(effect_id)), text_tuple))
 
 
 def _shown(operator: Operator, loaded: Loaded, *, needed: bool) -> tuple[Any, str, str]:

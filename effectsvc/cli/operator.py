@@ -19,7 +19,7 @@ from effectsvc.core.effect import Payload
 from effectsvc.core.identity import is_effect_id
 from effectsvc.errors import CellMissing
 from effectsvc.settings import load_settings
-from effectsvc.store.commands import Address, Command, Commands, Read, raw_bytes
+from effectsvc.store.commands import SERVER_TIME_MS, Address, Command, Commands, Read, raw_bytes
 from effectsvc.store.connection import LostReply
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.sync_store import SyncStore
@@ -103,7 +103,7 @@ class Operator:
 
     def now_ms(self) -> int:
         """Redis time: the clock that every time in the cell is of."""
-        return self.send(Read(("TIME",), lambda raw: int(raw[0]) * 1000 + int(raw[1]) // 1000))
+        return self.send(SERVER_TIME_MS)
 
     # ---- effects -----------------------------------------------------------------------------------------------------
 

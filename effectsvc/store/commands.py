@@ -6,7 +6,7 @@ The operations stand in five files by what they are about: `effect_commands`, `w
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from effectsvc.store.cell_commands import (
     AcceptReply,
@@ -33,6 +33,7 @@ from effectsvc.store.log_commands import LogCommands
 from effectsvc.store.waiting_commands import WaitingCommands
 
 __all__ = [
+    "SERVER_TIME_MS",
     "AcceptReply",
     "Address",
     "Argument",
@@ -119,6 +120,10 @@ def raw_bytes(raw: Any) -> bytes | None:
 
 def integer(raw: Any) -> int:
     return int(raw)
+
+
+SERVER_TIME_MS: Final[Read[int]] = Read(("TIME",), lambda raw: int(raw[0]) * 1000 + int(raw[1]) // 1000)
+"""The server's clock: every time in a cell is of it."""
 
 
 def _part_map(raw: Any) -> dict[str, tuple[str, int, str]]:
