@@ -15,20 +15,19 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import hiredis
 from redis.connection import parse_url
 
 from effectsvc.store.scripts import script
+from tests.loop_server import LoopServer
 
 Words: TypeAlias = Sequence[bytes]
 Match: TypeAlias = Callable[[Words], bool]
 
 CHUNK_BYTES = 65_536
-START_WITHIN_S = 10.0
 
 
 def operation(name: str) -> Match:
@@ -56,19 +55,16 @@ class Loss:
     happened: threading.Event = field(default_factory=threading.Event)
 
 
-class LossyProxy:
+class LossyProxy(LoopServer):
     """Use as `with`. `url` is the server's, with this proxy's port."""
 
     def __init__(self, url: str) -> None:
+        super().__init__("lossy proxy")
         self._upstream: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]  # redis-py has no type here
         self._password = urlsplit(url).password
         self._losses: list[Loss] = []
         self._links: set[_Link] = set()
         self._is_down = False
-        self._loop: asyncio.AbstractEventLoop
-        self._listening = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lossy proxy", daemon=True)
-        self.port = 0
 
     @property
     def url(self) -> str:
@@ -102,35 +98,7 @@ class LossyProxy:
         self._is_down = False
         self._losses.clear()
 
-    # ---- the thread ------------------------------------------------------------------------------------------------
-
-    def __enter__(self) -> Self:
-        self._loop = asyncio.new_event_loop()
-        self._thread.start()
-        assert self._listening.wait(START_WITHIN_S), "the proxy does not listen"
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._accept, "127.0.0.1", 0))
-        self.port = server.sockets[0].getsockname()[1]
-        self._listening.set()
-        self._loop.run_forever()
-        server.close()
-        self._cut_all()
-        self._loop.run_until_complete(self._settled())
-        self._loop.close()
-
-    async def _settled(self) -> None:
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-        await asyncio.sleep(0)  # closed transports tell their sockets in the next turn
+    # ---- in the loop's thread ----------------------------------------------------------------------------------------
 
     def _cut_all(self) -> None:
         for link in list(self._links):
