@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from effectsvc.errors import SettingsError, StoreError
 from effectsvc.executor_files import MarkFile, Spool, state_dir
+from effectsvc.policy.tool_policy import read_published
 from effectsvc.settings import Settings
 from effectsvc.store.async_store import Mark
 from effectsvc.store.commands import SERVER_TIME_MS, Commands, Read, raw_bytes, text_map, text_tuple
@@ -70,6 +71,7 @@ def look(settings: Settings, *, workers: Mapping[str, int] | None = None) -> Obs
         _look_at_log(store, keys, seen)
         _look_at_lanes(store, keys, seen, workers)
         catalogue = store.send(commands.hash_fields(keys.catalogue))
+        seen.policy_entries = _policy_entries(store, keys, seen.meta.get("policy", ""))
         seen.contracts = tuple(sorted(n.removeprefix("contract:") for n in catalogue if n.startswith("contract:")))
     _look_at_host(settings, seen)
     return seen
@@ -131,6 +133,13 @@ def _look_at_lanes(store: SyncStore, keys: CellKeys, seen: Observed, workers: Ma
         )
         parked = store.send(Read(("ZCARD", keys.parked(lane)), int))
         seen.lanes[lane] = (waiting, parked, -1 if workers is None else workers.get(lane, 0))
+
+
+def _policy_entries(store: SyncStore, keys: CellKeys, digest: str) -> tuple[str, ...] | None:
+    """The tools that the policy in force has an entry for; None without a policy, or with one that is not readable."""
+    body = store.send(Read(("GET", keys.published(digest)), raw_bytes)) if digest else None
+    policy = read_published(body, digest=digest) if body is not None else None
+    return None if policy is None else tuple(entry.name for entry in policy.tools)
 
 
 def _look_at_host(settings: Settings, seen: Observed) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from redis import Redis
 from typer.testing import CliRunner
@@ -19,6 +20,7 @@ from effectsvc.diagnosis import Finding, diagnose, promise
 from effectsvc.doctor import look
 from effectsvc.embedded import EmbeddedServer
 from effectsvc.executor_files import ExecutorLock, Mark, MarkFile
+from effectsvc.policy.tool_policy import Policy, ToolPolicy
 from effectsvc.settings import Settings, load_settings
 from effectsvc.store.commands import Commands
 from effectsvc.store.keys import CellKeys
@@ -210,6 +212,18 @@ def test_an_effect_that_is_parked_is_told(redis: Redis, stage: Stage, settings: 
     redis.sadd(CellKeys("clinic").lanes, "slow")
     stage.send(stage.commands.park(at, attempt=0, reason="unserved"))
     assert examine(settings, slow=1)["parked"].level == "note"
+
+
+def test_a_tool_that_the_policy_in_force_leaves_out_is_told(redis: Redis, stage: Stage, settings: Settings) -> None:
+    """Each call of it waits for a person: the strictest entry holds."""
+    publish = {"version": 1, "entry": b"{}"}
+    stage.send(stage.commands.publish(kind="contract", name="mail", digest="a" * 64, body=b"{}", **publish))
+    assert "no_entry" not in examine(settings)
+    for tools in ((), (ToolPolicy(name="mail", risk_tier=1),)):
+        policy = Policy(tools=tools)
+        body = orjson.dumps(policy.published())
+        stage.send(stage.commands.publish(kind="policy", name="policy", digest=policy.digest, body=body, **publish))
+        assert ("no_entry" in examine(settings)) is (not tools)
 
 
 def test_where_config_is_denied_the_fsync_policy_is_told_by_its_pace(
