@@ -54,14 +54,8 @@ if to == 'refused' and tonumber(string.match(layer, '^[%d.]+') or '99') < 2.3 th
 local loop = nil
 if call_id == '' then loop = look_back(reader)
 elseif not known[1] then loop = look_back(k_read) end
-if loop == 'halt' then
-  halt(run, 'loop_detected', '', entry)
-  return refuse('run_halted', '0.7:run_halted', 'loop_detected', false)
-end
-if loop then
-  remember_loop()
-  return refuse('loop_detected', '2.3:run_loop', '', true)
-end
+local looped = loop_refusal(loop, refuse)
+if looped then return looped end
 if to == 'refused' then return as_the_client_says() end
 if known[1] and (known[1] ~= args or known[2] ~= tool) then
   return refuse('tool_call_conflict', '4:effect', known[2], true)

@@ -8,6 +8,7 @@ REPLY  proposed due_ms occurrence again_of n epoch | held expires_ms occurrence 
 --- include: log
 --- include: stops
 --- include: move
+--- include: halt
 --- include: calls
 --- include: rates
 --- include: compensable
@@ -36,13 +37,6 @@ end
 local tomb = redis.call('HGET', k_tomb_effect, 'e:' .. effect_id)
 if tomb then return { 'retired', 'effect', tomb } end
 
-local function halt(reason)
-  if redis.call('HSETNX', k_run, 'halted', reason) == 1 then
-    redis.call('HSET', k_run, 'halted_at', int(now))
-    redis.call('ZADD', k_halted, now, run)
-    append('halt', 'halted', reason, 'no_refusal', '', '', entry)
-  end
-end
 -- A refusal that is stored: a re-send of this id is answered from it. It holds no claim.
 local function refuse(why, where, detail, may_halt)
   redis.call('HSET', k_effect, 'state', 'refused', 'tool', tool, 'tenant', tenant, 'agent', agent, 'run', run, 'args', args,
@@ -51,7 +45,7 @@ local function refuse(why, where, detail, may_halt)
   count(nil, 'refused')
   remember_call()
   local n = append('decision', 'refused', why, where, '', 'refused', entry)
-  if may_halt and (halts_any == '1' or string.find(halt_rules, ' ' .. why .. ' ', 1, true)) then halt(why) end
+  if may_halt and (halts_any == '1' or string.find(halt_rules, ' ' .. why .. ' ', 1, true)) then halt(run, why, '', entry) end
   return { 'refused', why, where, detail, n, short_epoch }
 end
 
@@ -67,7 +61,7 @@ if scope == 'fleet' or scope == 'tenant' then return refuse('kill_switch', '0.5:
 if scope then
   local why = scope .. '_frozen'
   local n = append('decision', 'frozen', why, '0.5:kill_switch', '', '', entry)
-  if string.find(halt_rules, ' ' .. why .. ' ', 1, true) then halt(why) end
+  if string.find(halt_rules, ' ' .. why .. ' ', 1, true) then halt(run, why, '', entry) end
   return { 'frozen', scope, ids, n, short_epoch }
 end
 local stop, reason = run_stop(record, above)
@@ -80,14 +74,8 @@ if to == 'refused' and tonumber(string.match(layer, '^[%d.]+') or '99') < 2.3 th
 local loop = nil
 if call_id == '' then loop = look_back(effect_id)
 elseif redis.call('EXISTS', k_call) == 0 then loop = look_back(k_call) end
-if loop == 'halt' then
-  halt('loop_detected')
-  return refuse('run_halted', '0.7:run_halted', 'loop_detected', false)
-end
-if loop then
-  remember_loop()
-  return refuse('loop_detected', '2.3:run_loop', '', true)
-end
+local looped = loop_refusal(loop, refuse)
+if looped then return looped end
 if to == 'refused' then return as_the_client_says() end
 if call_id == '' and needs_call == '1' then return refuse('tool_call_id_required', '4:effect', '', true) end
 

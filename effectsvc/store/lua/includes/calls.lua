@@ -1,4 +1,4 @@
--- What a run's calls come to: loops and budgets. `look_back` and `over_budget` only read; the rest write. Needs clock.
+-- What a run's calls come to: loops and budgets. `look_back` and `over_budget` only read; the rest write. Needs clock, halt.
 local recent, recent_ids, loop_mark
 -- Answers 'loop' when this call makes of the last ones `repeats` copies of one block of at most `period` calls, 'halt'
 -- when it is the run's second loop. The history is two strings, eight characters for each call (32 bits tell enough among
@@ -55,4 +55,16 @@ local function charge_budgets()
   if day ~= today then spent = '0' end
   redis.call('HSET', k_spent, tenant, today .. ' ' .. int(spent + cost))
   return cost .. ' ' .. today
+end
+-- The refusal of a call that completes a loop, by the script's own `refuse`; nil for another. A run's second loop halts it.
+local function loop_refusal(loop, refuse)
+  if loop == 'halt' then
+    halt(run, 'loop_detected', '', entry)
+    return refuse('run_halted', '0.7:run_halted', 'loop_detected', false)
+  end
+  if loop then
+    remember_loop()
+    return refuse('loop_detected', '2.3:run_loop', '', true)
+  end
+  return nil
 end
