@@ -244,7 +244,7 @@ class _Server(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
         # A caller that went away, and a thread that outlived the ledger at the end, are nobody's error.
         if not (self.stopping.is_set() or isinstance(sys.exception(), ConnectionError)):
-            super().handle_error(request, client_address)  # type: ignore[arg-type]
+            super().handle_error(request, client_address)  # type: ignore[arg-type]  # passed on as it came
 
 
 class _Handler(BaseHTTPRequestHandler):
