@@ -108,7 +108,7 @@ def _persistence(seen: Observed, settings: Settings) -> list[Finding]:
         found.append(
             Finding(
                 "seems_not_synced", "danger",
-                "CONFIG is denied to this user, and what is answered reaches the disk later: appendfsync is not always.",
+                "CONFIG is denied to this user, and answers come before the disk has them: appendfsync is not always.",
                 "durability: an acknowledged begin could be forgotten",
                 "Have the server's owner set appendfsync always.",
             )
