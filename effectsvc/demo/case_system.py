@@ -10,6 +10,7 @@ others.
     GET  /packets?key=KEY                                      packets whose record or attachment was written under KEY
     GET  /ledger                                               {"key|kind|name": count}; kinds `packet`, `attachment`
     POST /faults                                               JSON {"match", "fault", "times"} arms a fault
+    POST /release                                              ends the delays of the faults that are going on
 
 Writes need an Idempotency-Key header. Faults fire once per arming. A fault's match is an idempotency key, a
 case id (the POST of one of its packets), `{case id}/{name}` (the PUT of that attachment), or `*` (whatever
@@ -25,6 +26,7 @@ comes next, reads too). The request header X-Demo-Fault names a fault for that o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
@@ -36,6 +38,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -52,6 +55,7 @@ from effectsvc.demo.provider_process import (
 
 MODULE = "effectsvc.demo.case_system"
 LEDGER_NAME = "case_system.sqlite3"
+PATIENCE_S = 10.0
 
 FAULTS = {
     "drop_after_write": False,
@@ -80,6 +84,12 @@ class CaseSystem(ProviderProcess):
         """Where it listens, without a slash at the end."""
         return f"http://{self.host}:{self.port}"
 
+    def release(self) -> None:
+        """Let the requests that a fault delays go on now."""
+        with contextlib.closing(HTTPConnection(self.host, self.port, timeout=PATIENCE_S)) as connection:
+            connection.request("POST", "/release")
+            connection.getresponse().read()
+
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
@@ -104,16 +114,40 @@ class _Request:
         return value
 
 
+class _Delays:
+    """The delays of faults that are going on."""
+
+    def __init__(self) -> None:
+        self._end = threading.Event()
+        self.stopping = False
+
+    def release(self) -> None:
+        """Those that are going on end now; later ones are not touched."""
+        ended, self._end = self._end, threading.Event()
+        ended.set()
+
+    def stop(self) -> None:
+        """They end now, and their requests are not answered."""
+        self.stopping = True
+        self.release()
+
+    def stopped_within(self, delay_ms: int) -> bool:
+        """Wait out one delay; whether it was ended by `stop`."""
+        self._end.wait(0 if self.stopping else delay_ms / 1000)
+        return self.stopping
+
+
 class _Cases:
     """What each request means. No sockets here."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
+        self.delays = _Delays()
 
     def fault_matches(self, method: str, segments: Sequence[str], key: str) -> list[str] | None:
         """What an armed fault may name to hit this request; None for the requests about the ledger itself."""
         match method, segments:
-            case (_, ["ledger" | "faults"]):
+            case (_, ["ledger" | "faults" | "release"]):
                 return None
             case "POST", ["cases", case_id, "packets"]:
                 return [key, case_id]
@@ -138,6 +172,9 @@ class _Cases:
                 return _Answer(HTTPStatus.OK, dict(self.ledger.counts()))
             case "POST", ["faults"]:
                 return self._arm(request)
+            case "POST", ["release"]:
+                self.delays.release()
+                return _Answer(HTTPStatus.OK, {})
             case "POST" | "PUT", _ if not request.key:
                 return _problem(HTTPStatus.BAD_REQUEST, "the header Idempotency-Key is missing")
             case "POST", ["cases", case_id, "packets"]:
@@ -243,7 +280,6 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, port: int, cases: _Cases) -> None:
         self.cases = cases
-        self.stopping = threading.Event()
         super().__init__((HOST, port), _Handler)
 
     def server_bind(self) -> None:
@@ -254,7 +290,7 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         # A caller that went away, and a thread that outlived the ledger at the end, are nobody's error.
-        if not (self.stopping.is_set() or isinstance(sys.exception(), ConnectionError)):
+        if not (self.cases.delays.stopping or isinstance(sys.exception(), ConnectionError)):
             super().handle_error(request, client_address)  # type: ignore[arg-type]  # passed on as it came
 
 
@@ -301,7 +337,11 @@ class _Handler(BaseHTTPRequestHandler):
         if name == "429":
             self._reply(_problem(HTTPStatus.TOO_MANY_REQUESTS, "too many requests"))
             return
-        if fault is not None and name == "hold_before_write" and self._stopped_within(fault.delay_ms):
+        if (
+            fault is not None
+            and name == "hold_before_write"
+            and self.server.cases.delays.stopped_within(fault.delay_ms)
+        ):
             self._cut()
             return
         answer = apply()
@@ -309,7 +349,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._cut()
         elif name == "500_after_write":
             self._reply(_problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error"))
-        elif fault is not None and name == "slow_after_write" and self._stopped_within(fault.delay_ms):
+        elif (
+            fault is not None and name == "slow_after_write" and self.server.cases.delays.stopped_within(fault.delay_ms)
+        ):
             self._cut()
         else:
             self._reply(answer)
@@ -332,9 +374,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._cut()
             return None
         return body
-
-    def _stopped_within(self, delay_ms: int) -> bool:
-        return self.server.stopping.wait(delay_ms / 1000)
 
     def _cut(self, *, reset: bool = False) -> None:
         self.close_connection = True
@@ -367,7 +406,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.end_with_stdin:
             end_with_stdin()
         signal.sigwait((signal.SIGTERM, signal.SIGINT))
-        server.stopping.set()
+        server.cases.delays.stop()
         server.shutdown()
         accepting.join()
         server.server_close()
