@@ -27,6 +27,7 @@ from effectsvc.cli import (
     runs,
     tools,
 )
+from effectsvc.cli.output import AsJson, Exit, emit
 from effectsvc.errors import EffectsvcError, StoreUnavailable
 from effectsvc.version import __version__
 
@@ -58,8 +59,6 @@ app.command()(freezes.freeze)
 app.command()(freezes.thaw)
 app.command("freezes")(freezes.freezes)
 
-EXIT_ERROR, EXIT_UNREACHABLE = 1, 7
-
 
 def main() -> None:
     """The `effectsvc` command. Exit codes: 0 done, 1 error, 2 usage, 7 store unreachable."""
@@ -67,7 +66,7 @@ def main() -> None:
         app()
     except EffectsvcError as error:
         typer.echo(f"effectsvc: {error}", err=True)
-        sys.exit(EXIT_UNREACHABLE if isinstance(error, StoreUnavailable) else EXIT_ERROR)
+        sys.exit(Exit.UNREACHABLE if isinstance(error, StoreUnavailable) else Exit.ERROR)
 
 
 def _log_to_stderr(settings: Settings) -> None:
@@ -77,9 +76,14 @@ def _log_to_stderr(settings: Settings) -> None:
 
 
 @app.command()
-def version() -> None:
-    """Print the version."""
-    typer.echo(__version__)
+def version(as_json: AsJson = False) -> None:
+    """Print the version.
+
+    Exit codes: 0, 2.
+
+    Example: effectsvc version --json
+    """
+    emit({"version": __version__}, as_json=as_json, text=__version__)
 
 
 @app.command()
@@ -89,7 +93,12 @@ def worker(
     concurrency: Annotated[int | None, typer.Option(min=1, help="Effects in flight per process.")] = None,
     burst: Annotated[bool, typer.Option(help="Leave when the lanes are empty.")] = False,
 ) -> None:
-    """Run tools: RQ workers that take effects from the lanes."""
+    """Run tools: RQ workers that take effects from the lanes.
+
+    Exit codes: 0, 1, 2, 7.
+
+    Example: effectsvc worker --lanes default,mail --processes 2
+    """
     from effectsvc_workers.worker import Supervisor, run_worker
 
     from effectsvc.settings import load_settings
@@ -106,7 +115,12 @@ def worker(
 
 @app.command()
 def relay() -> None:
-    """Ask for sessions where effects are ready, and sweep. Any number may run."""
+    """Ask for sessions where effects are ready, and sweep. Any number may run.
+
+    Exit codes: 0, 1, 2, 7.
+
+    Example: effectsvc relay
+    """
     from effectsvc_workers.relay import Relay
 
     from effectsvc.settings import load_settings
@@ -124,7 +138,12 @@ def export(
     hmac_env: Annotated[str | None, typer.Option(help="The variable that holds the secret of an HMAC line.")] = None,
     once: Annotated[bool, typer.Option(help="Export what there is, sign, and leave.")] = False,
 ) -> None:
-    """Write the cell's decision log to files and sign it. One exports; others stand by."""
+    """Write the cell's decision log to files and sign it. One exports; others stand by.
+
+    Exit codes: 0, 1, 2, 7.
+
+    Example: effectsvc export --log /var/lib/effectsvc/log --key-file log.key
+    """
     from effectsvc_workers.export import Export, signers_of
 
     from effectsvc.settings import load_settings
@@ -139,10 +158,15 @@ def export(
 def up(
     tools: Annotated[str, typer.Option(envvar="EFFECTSVC_TOOLS", help="Your registry, package.module:tools.")],
     directory: Annotated[Path, typer.Option("--dir", help="Where data, state and logs are kept.")] = Path(".effectsvc"),
-    workers: Annotated[int, typer.Option(min=1)] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 1,
     port: Annotated[int, typer.Option(help="Port of the embedded server; 0 takes a free one.")] = 0,
 ) -> None:
-    """Development: an embedded server, workers, a relay and an exporter, until Ctrl-C."""
+    """Development: an embedded server, workers, a relay and an exporter, until Ctrl-C.
+
+    Exit codes: 0, 1, 2.
+
+    Example: effectsvc up --tools shop:tools --workers 2
+    """
     import time
 
     from effectsvc.settings import load_settings
@@ -158,6 +182,6 @@ def up(
                 time.sleep(0.2)
             name, status = next(iter(ended.items()))
             typer.echo(f"effectsvc: {name} ended with status {status}; see {directory / 'logs'}", err=True)
-            raise typer.Exit(EXIT_ERROR)
+            raise typer.Exit(Exit.ERROR)
         except KeyboardInterrupt:
             typer.echo("stopping", err=True)

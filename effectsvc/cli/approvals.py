@@ -43,7 +43,12 @@ def list_(
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what waits, the soonest to expire first. Shows no arguments."""
+    """List what waits, the soonest to expire first. Shows no arguments.
+
+    Exit codes: 0, 1, 2, 7.
+
+    Example: effectsvc approvals list --tenant acme
+    """
     from effectsvc.cli.operator import Operator
     from effectsvc.store.commands import Read, in_order
 
@@ -94,7 +99,12 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 @approvals_app.command("show")
 def show(effect_id: EffectId, as_json: AsJson = False) -> None:
-    """Show one as it would be sent, who asked and why, and the digest that an approval names."""
+    """Show one as it would be sent, who asked and why, and the digest that an approval names.
+
+    Exit codes: 0, 1, 2, 4, 6, 7.
+
+    Example: effectsvc approvals show 01M7Q5CQG0287RKGM49KP3NJ7G
+    """
     from effectsvc.cli.consent import ask, text_of
     from effectsvc.cli.operator import Operator
 
@@ -117,7 +127,13 @@ def approve(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Agree to exactly what was shown. It is shown and asked here, or named by its --digest."""
+    """Agree to exactly what was shown. It is shown and asked here, or named by its --digest.
+
+    Exit codes: 0, 1, 2, 4, 6, 7.
+
+    Example: effectsvc approvals approve 01M7Q5CQG0287RKGM49KP3NJ7G --digest kJ3vXw0aQ9sT7uYb --reason "ticket 4711"
+    --yes
+    """
     from effectsvc.cli.consent import approved_by, ask, check_may_decide, text_of
     from effectsvc.cli.operator import Operator
     from effectsvc.core.canonical import digest
@@ -182,7 +198,12 @@ def _requester(question: Question) -> str:
 def reject(
     effect_id: EffectId, reason: Reason, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
 ) -> None:
-    """Say no. The same call is not judged anew."""
+    """Say no. The same call is not judged anew.
+
+    Exit codes: 0, 1, 2, 4, 6, 7.
+
+    Example: effectsvc approvals reject 01M7Q5CQG0287RKGM49KP3NJ7G --reason "the wrong account"
+    """
     from effectsvc.cli.consent import ask, check_may_decide
     from effectsvc.cli.operator import Operator
     from effectsvc.store import replies as r
@@ -217,7 +238,13 @@ def edit(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Change the arguments. Earlier approvals are void; another effect's intent is refused. Needs EFFECTSVC_TOOLS."""
+    """Change the arguments. Earlier approvals are void; another effect's intent is refused. Needs EFFECTSVC_TOOLS.
+
+    Exit codes: 0, 1, 2, 4, 6, 7.
+
+    Example: EFFECTSVC_TOOLS=shop:tools effectsvc approvals edit 01M7Q5CQG0287RKGM49KP3NJ7G --args @corrected.json
+    --reason "a typo in the amount"
+    """
     from effectsvc.cli.consent import ask, check_may_decide
     from effectsvc.cli.correction import corrected, send_correction
     from effectsvc.cli.operator import Operator

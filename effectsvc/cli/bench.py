@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from effectsvc.cli.output import AsJson, Exit
+
 if TYPE_CHECKING:
     from effectsvc.bench.measure import Row
 
-EXIT_ERROR, EXIT_USAGE = 1, 2
 GATES, LOG = "gates", "log"
 LOG_EFFECTS = 100_000
 """300,000 records: half a minute, and enough that memory would show it if it grew."""
@@ -43,9 +44,14 @@ def bench(
     profile: Annotated[
         Path | None, typer.Option(help="Leave profiles of worker and proposer here; they run at half their speed then.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One object per row.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Measure this machine: one proposing process, one worker, an embedded server; beside it the bare scripts."""
+    """Measure this machine: one proposing process, one worker, an embedded server; beside it the bare scripts.
+
+    Exit codes: 0, 1, 2.
+
+    Example: effectsvc bench --workload noop --seconds 10
+    """
     import orjson
 
     from effectsvc.bench.measure import Plan, measure
@@ -55,7 +61,7 @@ def bench(
     names = workload or known
     if unknown := [name for name in names if name not in known]:
         typer.echo(f"effectsvc: no workload {unknown[0]!r}; there are {', '.join(known)}.", err=True)
-        raise typer.Exit(EXIT_USAGE)
+        raise typer.Exit(Exit.USAGE)
     if GATES in names:
         _bench_gates(as_json=as_json)
         names = [name for name in names if name != GATES]
@@ -80,7 +86,7 @@ def bench(
         _print_table(rows)
     if any(row.not_committed for row in rows):
         typer.echo("effectsvc: not every effect was committed; the figures say nothing.", err=True)
-        raise typer.Exit(EXIT_ERROR)
+        raise typer.Exit(Exit.ERROR)
 
 
 def _bench_gates(*, as_json: bool) -> None:

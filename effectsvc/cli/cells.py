@@ -17,8 +17,13 @@ cell_app.command("recover")(recover)
 
 
 @cell_app.command("init")
-def init() -> None:
-    """Create the cell that EFFECTSVC_CELL names; doing it again changes nothing."""
+def init(as_json: AsJson = False) -> None:
+    """Create the cell that EFFECTSVC_CELL names; doing it again changes nothing.
+
+    Exit codes: 0, 1, 2, 7.
+
+    Example: EFFECTSVC_CELL=payments effectsvc cell init
+    """
     import asyncio
 
     from effectsvc.execution import now_ms
@@ -32,8 +37,9 @@ def init() -> None:
     from effectsvc.store.safety import check_server
     from effectsvc.witness import ended_here, host_marks
 
-    async def run() -> str:
-        settings = load_settings()
+    settings = load_settings()
+
+    async def run() -> bool:
         async with AsyncStore(settings.redis_url, patience_s=2.0) as store:
             await check_server(store, settings)
             commands = Commands(CellKeys(settings.cell))
@@ -48,14 +54,21 @@ def init() -> None:
                 marks=host_marks(settings),
                 executors=ended_here(directory, witnesses),
             )
-        return f"cell {settings.cell}: {'created' if isinstance(reply, r.Created) else 'already there'}"
+        return isinstance(reply, r.Created)
 
-    typer.echo(asyncio.run(run()))
+    created = asyncio.run(run())
+    record = {"cell": settings.cell, "answer": "created" if created else "already_created"}
+    emit(record, as_json=as_json, text=f"cell {settings.cell}: {'created' if created else 'already there'}")
 
 
 @cell_app.command("status")
 def status(as_json: AsJson = False) -> None:
-    """The cell's epoch and log counter, the marks and witnesses, freezes, effects by state, and what to do next."""
+    """The cell's epoch and log counter, the marks and witnesses, freezes, effects by state, and what to do next.
+
+    Exit codes: 0, 1, 2, 7.
+
+    Example: effectsvc cell status
+    """
     from effectsvc.cli.operator import Operator
 
     with Operator() as operator:

@@ -42,7 +42,13 @@ def compensate(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Propose the effect that undoes another one. It passes all gates; its commit closes what it undoes."""
+    """Propose the effect that undoes another one. It passes all gates; its commit closes what it undoes.
+
+    Exit codes: 0, 1, 2, 4, 6, 7.
+
+    Example: effectsvc effects compensate 01M7Q5CQG0287RKGM49KP3NJ7G --args '{"charge_id": "ch_123"}' --reason
+    "charged by mistake"
+    """
     from effectsvc.cli.operator import Operator
 
     sent = read_arguments(arguments)

@@ -13,6 +13,8 @@ config_app = typer.Typer(help="Look at the settings (environment variables).", n
 def show(as_json: AsJson = False) -> None:
     """Print every setting, its value and where it comes from. Passwords and tokens are masked.
 
+    Exit codes: 0, 1, 2.
+
     Example: EFFECTSVC_LEASE_S=40 effectsvc config show
     """
     from effectsvc.settings import load_settings
@@ -33,6 +35,8 @@ def show(as_json: AsJson = False) -> None:
 @config_app.command("page")
 def page() -> None:
     """Print the page of all settings, with defaults and meanings, in Markdown.
+
+    Exit codes: 0, 2.
 
     Example: effectsvc config page > deploy/settings.md
     """

@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 
+from effectsvc.cli.output import AsJson, Exit
 from effectsvc.errors import EffectsvcError
 
 NEEDED = {"aiosmtpd": "the mail system", "httpx": "the tools' HTTP client"}
 """Packages that the demo needs and the product does not."""
-EXIT_BROKEN = 1
 SIGNALLED = 128
 """A process that ends for a signal exits with this and the signal's number, as shells count."""
 
@@ -25,11 +25,15 @@ def demo(
     keep: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep server data, ledgers and logs there: a new directory.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, in place of the table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Watch real effects: a server, workers, providers and an afternoon of calls, some of which go wrong.
 
     Exits 1 when a key was acted on twice, or an accepted effect is lost.
+
+    Exit codes: 0, 1, 2.
+
+    Example: effectsvc demo --workers 2 --keep demo-data
     """
     import orjson
 
@@ -50,7 +54,7 @@ def demo(
     else:
         print_report(report)
     if not report.holds:
-        raise typer.Exit(EXIT_BROKEN)
+        raise typer.Exit(Exit.ERROR)
 
 
 def _check_packages() -> None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 def doctor(as_json: AsJson = False) -> None:
     """Check server, cell, lanes and this host. Changes nothing. Exits 1 on a finding that endangers a promise.
 
+    Exit codes: 0, 1, 2, 7.
+
     Example: EFFECTSVC_REDIS_URL=redis://localhost:6379 effectsvc doctor
     """
     from effectsvc.diagnosis import diagnose, promise

@@ -48,7 +48,12 @@ def list_(
     limit: Annotated[int, typer.Option(min=1, help="The most that are listed.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List effects, oldest first. Never shows arguments or results."""
+    """List effects, oldest first. Never shows arguments or results.
+
+    Exit codes: 0, 1, 2, 7.
+
+    Example: effectsvc effects list --state unknown --older-than 5m
+    """
     from effectsvc.cli.listing import Wanted, list_effects
     from effectsvc.cli.operator import Operator
 
@@ -92,7 +97,12 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 @effects_app.command("show")
 def show(effect_id: EffectId, as_json: AsJson = False) -> None:
-    """Tell one effect's story: state, attempts, evidence, what to ask the provider, and what to type next."""
+    """Tell one effect's story: state, attempts, evidence, what to ask the provider, and what to type next.
+
+    Exit codes: 0, 1, 2, 6, 7.
+
+    Example: effectsvc effects show 01M7Q5CQG0287RKGM49KP3NJ7G
+    """
     from effectsvc.cli.operator import Operator
     from effectsvc.cli.story import read_story, story_text
 
@@ -105,7 +115,12 @@ def show(effect_id: EffectId, as_json: AsJson = False) -> None:
 def cancel(
     effect_id: EffectId, reason: Reason, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
 ) -> None:
-    """Withdraw an effect that has not begun. One that runs finishes; one in doubt stays unknown."""
+    """Withdraw an effect that has not begun. One that runs finishes; one in doubt stays unknown.
+
+    Exit codes: 0, 1, 2, 4, 6, 7.
+
+    Example: effectsvc effects cancel 01M7Q5CQG0287RKGM49KP3NJ7G --reason "asked for twice"
+    """
     from effectsvc.cli.operator import Operator
     from effectsvc.cli.resolution import Answer, already
     from effectsvc.store import replies as r
@@ -155,7 +170,12 @@ def reconcile(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask the provider now what became of an unknown effect. Needs EFFECTSVC_TOOLS. Exits 3 when it stays open."""
+    """Ask the provider now what became of an unknown effect. Needs EFFECTSVC_TOOLS. Exits 3 when it stays open.
+
+    Exit codes: 0, 1, 2, 3, 4, 6, 7.
+
+    Example: EFFECTSVC_TOOLS=shop:tools effectsvc effects reconcile 01M7Q5CQG0287RKGM49KP3NJ7G
+    """
     import asyncio
 
     from effectsvc.cli.operator import Operator
@@ -234,7 +254,13 @@ def resolve(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what became of an unknown effect. Refused while an attempt may live, unless --attempt-over."""
+    """Say what became of an unknown effect. Refused while an attempt may live, unless --attempt-over.
+
+    Exit codes: 0, 1, 2, 4, 6, 7.
+
+    Example: effectsvc effects resolve 01M7Q5CQG0287RKGM49KP3NJ7G --happened --provider-ref ch_123 --reason "seen in
+    the provider's console"
+    """
     from effectsvc.cli.operator import Operator
     from effectsvc.cli.resolution import Answer, Said, Verdict, foresee, said_happened, send_verdict
 

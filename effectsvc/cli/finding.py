@@ -26,7 +26,12 @@ def find(
     call: Annotated[str | None, typer.Option(help="The tool call id, where the intent is each call.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell which effects hold what this call means: every time that it was meant, the newest first."""
+    """Tell which effects hold what this call means: every time that it was meant, the newest first.
+
+    Exit codes: 0, 1, 2, 6, 7.
+
+    Example: effectsvc effects find --tool charge --tenant acme --args '{"order": "A-17", "cents": 4200}'
+    """
     from effectsvc.cli.operator import Operator
 
     sent = read_arguments(arguments)

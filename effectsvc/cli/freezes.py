@@ -43,7 +43,12 @@ def freeze(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Begin nothing more here until the freeze is thawed. Prints the freeze's id."""
+    """Begin nothing more here until the freeze is thawed. Prints the freeze's id.
+
+    Exit codes: 0, 1, 2, 7.
+
+    Example: effectsvc freeze tool charge --reason "the provider answers twice"
+    """
     from effectsvc.cli.operator import Operator
     from effectsvc.store import replies as r
 
@@ -90,7 +95,12 @@ def thaw(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """End one freeze. What it froze stays frozen while other freezes hold it."""
+    """End one freeze. What it froze stays frozen while other freezes hold it.
+
+    Exit codes: 0, 1, 2, 4, 6, 7.
+
+    Example: effectsvc thaw frz_0a1b2c3d4e5f --reason "the provider is well again"
+    """
     from effectsvc.cli.operator import Operator
     from effectsvc.store import replies as r
 
@@ -123,7 +133,12 @@ def thaw(
 
 
 def freezes(as_json: AsJson = False) -> None:
-    """List the freezes in force."""
+    """List the freezes in force.
+
+    Exit codes: 0, 1, 2, 7.
+
+    Example: effectsvc freezes
+    """
     from effectsvc.cli.operator import Operator
 
     with Operator() as operator:

@@ -20,7 +20,12 @@ def gen(
     secret: Annotated[bool, typer.Option(help="A secret for HMAC lines: whoever has it can also forge.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key. The public side is printed: give that to whoever verifies."""
+    """Make a key. The public side is printed: give that to whoever verifies.
+
+    Exit codes: 0, 1, 2.
+
+    Example: effectsvc log keys gen log.key --name log.example/payments
+    """
     from effectsvc.decisionlog.keys import COSIGNATURE, ED25519, HMAC, new_signer, save_signer
 
     if cosigner and secret:
@@ -33,7 +38,12 @@ def gen(
 
 @keys_app.command("show")
 def show(path: Annotated[Path, typer.Argument(metavar="FILE", help="A key's file.")], as_json: AsJson = False) -> None:
-    """Print the public side of a key."""
+    """Print the public side of a key.
+
+    Exit codes: 0, 1, 2.
+
+    Example: effectsvc log keys show log.key
+    """
     from effectsvc.decisionlog.keys import load_signer
 
     shown = str(load_signer(path).vkey)
@@ -49,7 +59,12 @@ def roll_command(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Change a log's key: the old one signs for the new one, and can then be destroyed. Stop the exporter first."""
+    """Change a log's key: the old one signs for the new one, and can then be destroyed. Stop the exporter first.
+
+    Exit codes: 0, 1, 2, 6.
+
+    Example: effectsvc log keys roll log --old log.key --new next.key --reason "once a year"
+    """
     from effectsvc.cli.logs import origin_of
     from effectsvc.decisionlog.keys import load_signer
     from effectsvc.decisionlog.roll import roll

@@ -55,7 +55,12 @@ def verify_command(
     max_uncovered: Annotated[int | None, typer.Option(min=0, help="Records that no checkpoint may cover.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Re-read all of it. Exits 0 verified, 1 tampered, 2 usage, 3 cut or put back, 4 incomplete, 5 effects, 6 I/O."""
+    """Re-read all of it. Exits 0 verified, 1 tampered, 2 usage, 3 cut or put back, 4 incomplete, 5 effects, 6 I/O.
+
+    Exit codes: 0, 1, 2, 3, 4, 5, 6.
+
+    Example: effectsvc log verify log --key log.pub --pin seen.pin
+    """
     from effectsvc.decisionlog import VerifierUsage, verify
 
     try:
@@ -102,7 +107,12 @@ def show(
     last: Annotated[int | None, typer.Argument(help="Up to this index. Default: to the end.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print records. They are not verified: `log verify` does that."""
+    """Print records. They are not verified: `log verify` does that.
+
+    Exit codes: 0, 1, 2, 6.
+
+    Example: effectsvc log show log 1200 1210
+    """
     from itertools import takewhile
 
     from effectsvc.decisionlog.layout import Layout, end_of
@@ -127,7 +137,12 @@ def find(
     since: Annotated[str | None, typer.Option(help="Not older than this: 90s, 5m, 2h, 7d.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the records that match. Exits 6 when there are none."""
+    """Print the records that match. Exits 6 when there are none.
+
+    Exit codes: 0, 1, 2, 6.
+
+    Example: effectsvc log find log --tool charge --since 2h
+    """
     import time
 
     from effectsvc.cli.output import parse_span
@@ -148,7 +163,12 @@ def follow_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print records as they are exported, until Ctrl-C."""
+    """Print records as they are exported, until Ctrl-C.
+
+    Exit codes: 0, 1, 2, 6.
+
+    Example: effectsvc log follow log --from 1200
+    """
     from effectsvc.decisionlog.layout import Layout, end_of
     from effectsvc.decisionlog.reading import follow
 
@@ -195,7 +215,12 @@ def export_command(
     form: Annotated[Format, typer.Option("--format", help="airlock: a JSON-lines chain; jsonl: the records.")],
     out: Annotated[Path | None, typer.Option(help="A new file. Default: standard output.")] = None,
 ) -> None:
-    """Write the log's facts in another form. The evidence stays the log itself."""
+    """Write the log's facts in another form. The evidence stays the log itself.
+
+    Exit codes: 0, 1, 2, 6.
+
+    Example: effectsvc log export log --format jsonl --out records.jsonl
+    """
     from effectsvc.decisionlog.airlock import airlock_lines
     from effectsvc.decisionlog.reading import records_from
 
@@ -226,7 +251,12 @@ def prove(
     tlog: Annotated[bool, typer.Option(help="In the C2SP tlog-proof format.")] = False,
     out: Annotated[Path | None, typer.Option(help="A file. Default: standard output.")] = None,
 ) -> None:
-    """Prove that one record is in the signed log, or that the log only grew."""
+    """Prove that one record is in the signed log, or that the log only grew.
+
+    Exit codes: 0, 1, 2, 6.
+
+    Example: effectsvc log prove log 1207 --out proof.json
+    """
     from effectsvc.decisionlog import proofs
 
     if (index is None) == (consistent_with is None):
@@ -245,7 +275,12 @@ def bundle_command(
     effect: Annotated[str, typer.Argument(help="An effect's id.")],
     out: Annotated[Path | None, typer.Option(help="A file. Default: standard output.")] = None,
 ) -> None:
-    """Everything that the log says of one effect, with proofs and the signed checkpoint, in one file."""
+    """Everything that the log says of one effect, with proofs and the signed checkpoint, in one file.
+
+    Exit codes: 0, 1, 2, 6.
+
+    Example: effectsvc log bundle log 01M7Q5CQG0287RKGM49KP3NJ7G --out bundle.json
+    """
     from effectsvc.decisionlog import proofs
     from effectsvc.decisionlog.reading import Wanted, records_from
 
@@ -261,7 +296,12 @@ def check_proof(
     proof: Annotated[Path, typer.Argument(help="What `log prove` or `log bundle` wrote.")],
     key: Annotated[str, typer.Option("--key", help="The log's public key, or a file that holds it.")],
 ) -> None:
-    """Check a proof or a bundle, with the log's public key alone. Exits 1 when it does not hold."""
+    """Check a proof or a bundle, with the log's public key alone. Exits 1 when it does not hold.
+
+    Exit codes: 0, 1, 2, 6.
+
+    Example: effectsvc log check-proof bundle.json --key log.pub
+    """
     from effectsvc.decisionlog import proofs
 
     try:
@@ -294,7 +334,12 @@ def checkpoint(
     key_file: KeyFile = None,
     key_env: KeyEnv = None,
 ) -> None:
-    """Print a signed checkpoint with its cosignatures: what to keep elsewhere."""
+    """Print a signed checkpoint with its cosignatures: what to keep elsewhere.
+
+    Exit codes: 0, 1, 2, 6.
+
+    Example: effectsvc log checkpoint log
+    """
     from effectsvc.decisionlog.proofs import newest_note
     from effectsvc.decisionlog.writer import LogWriter
 
@@ -313,7 +358,12 @@ def cosign_command(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say as a second host that this log was seen: verify it, and sign its newest checkpoint with the time."""
+    """Say as a second host that this log was seen: verify it, and sign its newest checkpoint with the time.
+
+    Exit codes: 0, 1, 2, 6.
+
+    Example: effectsvc log cosign log --pin seen.pin --key-file witness.key --key log.pub
+    """
     import time
 
     from effectsvc.decisionlog.cosign import cosign
@@ -337,7 +387,12 @@ def prune_command(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove whole segments below a signed checkpoint; an anchor stays, so that the rest verifies."""
+    """Remove whole segments below a signed checkpoint; an anchor stays, so that the rest verifies.
+
+    Exit codes: 0, 1, 2, 6.
+
+    Example: effectsvc log prune log --before 500000 --key-file log.key --reason "kept for a year" --dry-run
+    """
     from effectsvc.decisionlog.prune import prune
 
     if (before is None) != through_head:
@@ -369,7 +424,12 @@ def recover_command(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Mend a damaged end: sealed in quarantine, exported again from the stream, else told as missing."""
+    """Mend a damaged end: sealed in quarantine, exported again from the stream, else told as missing.
+
+    Exit codes: 0, 1, 2, 6, 7.
+
+    Example: effectsvc log recover log --key-file log.key --reason "a torn write" --dry-run
+    """
     from effectsvc.cli.operator import Operator
     from effectsvc.decisionlog.mend import damage_of, mend
     from effectsvc.store.sync_store import SyncStore

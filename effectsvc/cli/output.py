@@ -33,6 +33,7 @@ class Exit(IntEnum):
     """An effect is still unknown (`effects reconcile` only)."""
     REFUSED = 4
     """By policy or state."""
+    UNVERIFIED = 5
     NOT_FOUND = 6
     UNREACHABLE = 7
 

@@ -22,7 +22,12 @@ File = Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False, help="The 
 
 @policy_app.command("init")
 def init(file: File = Path("policy.toml"), as_json: AsJson = False) -> None:
-    """Write a policy file from the tools' contracts, for you to make stricter. Never overwrites one."""
+    """Write a policy file from the tools' contracts, for you to make stricter. Never overwrites one.
+
+    Exit codes: 0, 1, 2, 4, 6, 7.
+
+    Example: EFFECTSVC_TOOLS=shop:tools effectsvc policy init policy.toml
+    """
     from effectsvc.cli.contracts import contracts_here_or_published
     from effectsvc.policy.first_policy import first_policy
 
@@ -41,7 +46,12 @@ def init(file: File = Path("policy.toml"), as_json: AsJson = False) -> None:
 
 @policy_app.command("check")
 def check(file: File, as_json: AsJson = False) -> None:
-    """Check a file against the contracts: nothing looser, no unknown tool or key. Every fault names file and line."""
+    """Check a file against the contracts: nothing looser, no unknown tool or key. Every fault names file and line.
+
+    Exit codes: 0, 1, 2, 7.
+
+    Example: effectsvc policy check policy.toml
+    """
     from effectsvc.cli.contracts import contracts_here_or_published
 
     contracts, source = contracts_here_or_published()
@@ -81,7 +91,12 @@ def show(
     tool: Annotated[str, typer.Argument(metavar="[TOOL]", help="Only what holds for this tool.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """The policy in force in the cell; `--json` has all of it."""
+    """The policy in force in the cell; `--json` has all of it.
+
+    Exit codes: 0, 1, 2, 6, 7.
+
+    Example: effectsvc policy show charge
+    """
     from effectsvc.cli.contracts import published_contracts, published_policy
     from effectsvc.cli.operator import Operator
 
@@ -129,7 +144,12 @@ def _shown(value: Any) -> str:
 
 @policy_app.command("push")
 def push(file: File, reason: Reason, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Publish a file as the policy in force. Workers judge by it within a second; what waits is judged anew."""
+    """Publish a file as the policy in force. Workers judge by it within a second; what waits is judged anew.
+
+    Exit codes: 0, 1, 2, 7.
+
+    Example: effectsvc policy push policy.toml --reason "refunds need a person" --dry-run
+    """
     import orjson
 
     from effectsvc.cli.contracts import contracts_here_or_published, published_policy

@@ -37,7 +37,12 @@ MAX_LOOKED_AT: Final = 10_000
 
 @quarantine_app.command("list")
 def list_all(as_json: AsJson = False) -> None:
-    """List what is in quarantine, and what is suspected (it runs in child processes only)."""
+    """List what is in quarantine, and what is suspected (it runs in child processes only).
+
+    Exit codes: 0, 1, 2, 7.
+
+    Example: effectsvc quarantine list
+    """
     from effectsvc.cli.operator import Operator
 
     with Operator() as operator:
@@ -121,6 +126,10 @@ def release(
     """Let a tool run on these arguments again: its deaths count from zero, and what was held goes on.
 
     Effects in doubt stay unknown: `effects reconcile` or `effects resolve` says what became of them.
+
+    Exit codes: 0, 1, 2, 4, 6, 7.
+
+    Example: effectsvc quarantine release 01M7Q5CQG0287RKGM49KP3NJ7G --reason "the library is fixed"
     """
     from effectsvc.cli.operator import Operator
     from effectsvc.store import replies as r

@@ -178,6 +178,10 @@ def recover(
 
     Workers that live have told the store what they had begun. Without --accept-loss the cell stays frozen while a mark
     is not remembered or a worker that was seen lately has not shown its own.
+
+    Exit codes: 0, 1, 2, 4, 7.
+
+    Example: effectsvc cell recover --reason "restored from the backup" --dry-run
     """
     from effectsvc.cli.operator import Operator
 

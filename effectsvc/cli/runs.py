@@ -24,7 +24,12 @@ Tenant = Annotated[str, typer.Option("--tenant", help="The run's tenant: run ids
 
 @runs_app.command("show")
 def show(run_id: RunId, tenant: Tenant, as_json: AsJson = False) -> None:
-    """One run: its state, whether it is halted, and its effects that are not final."""
+    """One run: its state, whether it is halted, and its effects that are not final.
+
+    Exit codes: 0, 1, 2, 6, 7.
+
+    Example: effectsvc runs show thread-17 --tenant acme
+    """
     from effectsvc.cli.operator import Operator
 
     with Operator() as operator:
@@ -50,7 +55,12 @@ def halt(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a run for good: what waits is cancelled, what runs finishes, every later call is refused."""
+    """Stop a run for good: what waits is cancelled, what runs finishes, every later call is refused.
+
+    Exit codes: 0, 1, 2, 6, 7.
+
+    Example: effectsvc runs halt thread-17 --tenant acme --reason "it repeats itself"
+    """
     from effectsvc.cli.operator import Operator
     from effectsvc.cli.output import actor
     from effectsvc.core.identity import run_digest

@@ -28,7 +28,12 @@ class Format(StrEnum):
 
 @tools_app.command("list")
 def list_(as_json: AsJson = False) -> None:
-    """Every tool, with its version, lane, and the strictest of contract and policy."""
+    """Every tool, with its version, lane, and the strictest of contract and policy.
+
+    Exit codes: 0, 1, 2, 7.
+
+    Example: effectsvc tools list
+    """
     contracts, policy, _ = _published()
     rows = []
     for contract in contracts.values():
@@ -86,7 +91,12 @@ def _find(name: str) -> tuple[PublishedContract, Policy | None, str]:
 
 @tools_app.command("show")
 def show(name: Name, as_json: AsJson = False) -> None:
-    """One tool: its contract, and what the policy in force makes of it."""
+    """One tool: its contract, and what the policy in force makes of it.
+
+    Exit codes: 0, 1, 2, 6, 7.
+
+    Example: effectsvc tools show charge
+    """
     contract, policy, digest = _find(name)
     fields = contract.model_dump(mode="json", exclude={"input_schema", "output_schema"})
     entry = None if policy is None else policy.for_tool(name).model_dump(mode="json")
@@ -109,7 +119,12 @@ def schema(
     format_: Annotated[Format | None, typer.Option("--format", help="As this model API lists a tool.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """The tool as a model sees it: JSON Schema 2020-12 of its arguments. Always JSON."""
+    """The tool as a model sees it: JSON Schema 2020-12 of its arguments. Always JSON.
+
+    Exit codes: 0, 1, 2, 6, 7.
+
+    Example: effectsvc tools schema charge --format openai
+    """
     import orjson
 
     from effectsvc.client.visible import as_format, visible_tool
