@@ -6,6 +6,7 @@ A finding of level `danger` means that a promise would be broken or already is; 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -37,6 +38,48 @@ class Finding:
     what: str
     endangers: str
     mend: str
+
+
+FINDINGS: Final[Mapping[str, str]] = {
+    "too_old": "The server is older than what scripts need.",
+    "cluster": "The server is a cluster node.",
+    "replica": "The server is a replica.",
+    "evicts": "The server may evict keys.",
+    "no_aof": "The server keeps no append-only file.",
+    "aof_error": "The last write of the append-only file failed.",
+    "not_synced": "appendfsync does not do what EFFECTSVC_DURABILITY promises.",
+    "not_synced_on_rewrite": "The server does not sync while it rewrites its file.",
+    "seems_not_synced": "Answers come before the disk has them, and CONFIG is denied.",
+    "config_denied": "CONFIG is denied to this user.",
+    "no_memory_limit": "maxmemory is not set.",
+    "memory_fills": "Much of the memory is used.",
+    "memory_full": "Nearly all of the memory is used.",
+    "has_evicted": "The server has evicted keys.",
+    "rewrite_failed": "The last rewrite of the append-only file failed.",
+    "save_failed": "The last snapshot failed.",
+    "replicas_undeclared": "There are replicas, and EFFECTSVC_TOPOLOGY says that none is promoted.",
+    "too_few_replicas": "Fewer replicas than EFFECTSVC_REPLICAS are connected.",
+    "replica_lags": "A replica is behind.",
+    "clock_off": "This host's clock and the server's differ.",
+    "clock_stepped_back": "The server's clock is behind the log's newest entry.",
+    "idle_timeout": "The server closes idle connections.",
+    "busy_limit": "Other clients hear BUSY late.",
+    "small_bulk": "The server takes no large arguments and results.",
+    "may_flush": "This user may FLUSHALL.",
+    "cell_missing": "The server holds no such cell.",
+    "epoch_open": "The server restarted or was replaced, and its epoch is not accepted.",
+    "past_lost": "The store forgot what this host saw.",
+    "frozen": "Something is frozen.",
+    "log_deleted": "Entries were deleted from the cell's log by hand.",
+    "log_behind": "The log's end is not where the cell has counted to.",
+    "lane_unserved": "Effects wait in a lane that no worker serves.",
+    "parked": "Effects are parked out of a lane.",
+    "no_entry": "The policy in force has no entry for a tool.",
+    "state_dir": "The state directory cannot be used.",
+    "spooled": "Outcomes wait in this host's spool.",
+    "disk_low": "Little disk is free where the spool is.",
+}
+"""Every code that a finding may have, and what it says."""
 
 
 def diagnose(seen: Observed, settings: Settings) -> list[Finding]:

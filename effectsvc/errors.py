@@ -23,13 +23,16 @@ No message holds an argument, a result or a credential.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 
 class EffectsvcError(Exception):
     """Base of the tree. `str(error)` is the message followed by the next step."""
 
     code = "error"
+    codes: ClassVar[Mapping[str, str]] = {}
+    """More exact codes that instances of this very class may carry, each with its meaning."""
     default_next_step = ""
 
     def __init__(self, message: str, *, next_step: str | None = None, code: str | None = None, **ids: str) -> None:
@@ -83,6 +86,13 @@ class IdentityError(EffectsvcError):
     """A token that is to say who calls or acts does not hold. The message never quotes it; `code` says why."""
 
     code = "token_refused"
+    codes: ClassVar = {
+        "token_unreadable": "It is no token, or too long to be one.",
+        "issuer_unknown": "Its issuer is none of EFFECTSVC_ISSUERS.",
+        "key_unknown": "Its issuer has no key of that name.",
+        "token_expired": "Its time is over.",
+        "tenant_mismatch": "It is another tenant's.",
+    }
     default_next_step = "Get a fresh token for this audience from an issuer of EFFECTSVC_ISSUERS."
 
 
@@ -90,6 +100,12 @@ class EmbeddedError(EffectsvcError):
     """The embedded server cannot be started or reached."""
 
     code = "embedded_error"
+    codes: ClassVar = {
+        "port_taken": "Another process listens on the port.",
+        "aof_damaged": "The append-only file is damaged.",
+        "disk_full": "The disk is full.",
+        "directory_unwritable": "The data directory cannot be written.",
+    }
 
 
 class StoreError(EffectsvcError):
@@ -102,6 +118,11 @@ class StoreUnavailable(StoreError):
     """The store did not take the command: nothing of it happened."""
 
     code = "store_unavailable"
+    codes: ClassVar = {
+        "store_refused": "The server refused a command under a word that is not known here.",
+        "too_few_replicas": "Fewer replicas than EFFECTSVC_REPLICAS have synced the decision.",
+        "claims_moved": "The claims of a call changed hands each time that they were looked at; propose again.",
+    }
     default_next_step = "Check that the server at EFFECTSVC_REDIS_URL is up (`effectsvc doctor`), then send again."
     accepted: Literal["no", "unknown"] = "no"
 

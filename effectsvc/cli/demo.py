@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from effectsvc.cli.output import AsJson, Exit
-from effectsvc.errors import EffectsvcError
+from effectsvc.demo.errors import DemoError
 
 NEEDED = {"aiosmtpd": "the mail system", "httpx": "the tools' HTTP client"}
 """Packages that the demo needs and the product does not."""
@@ -60,7 +60,7 @@ def demo(
 def _check_packages() -> None:
     for package, what in NEEDED.items():
         if importlib.util.find_spec(package) is None:
-            raise EffectsvcError(
+            raise DemoError(
                 f"The package {package} is not installed ({what}).",
                 next_step="Install it with `pip install 'effectsvc[demo]'`.",
                 code="demo_packages",

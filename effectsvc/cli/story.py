@@ -14,6 +14,7 @@ import orjson
 from effectsvc.cli.operator import Loaded, Operator
 from effectsvc.cli.output import span
 from effectsvc.core.canonical import short
+from effectsvc.core.codes import WAITS
 from effectsvc.core.identity import call_claim_digest, parse_attempt_token, provider_key
 from effectsvc.core.states import State
 from effectsvc.errors import ContractError
@@ -296,18 +297,6 @@ def _attempt_of(said: object) -> int | None:
 
 # ---- telling ---------------------------------------------------------------------------------------------------------
 
-_WAITS: Final = {
-    "approval": "a person's approval",
-    "attempt": "its running attempt",
-    "worker": "a worker of its lane",
-    "lookup": "the next question to the provider",
-    "attempt_over": "its attempts to be over",
-    "person": "a person: nothing moves it by itself",
-    "unserved": "a worker that serves this version of the tool",
-    "policy_unreadable": "a worker that can read the policy in force and apply it to this tool",
-    "check_unavailable": "the Authorizer or a check of the tool, which could not be asked",
-}
-
 
 def story_text(record: Mapping[str, Any]) -> str:
     """The record for people."""
@@ -363,7 +352,7 @@ def _attempt_lines(record: Mapping[str, Any]) -> list[str]:
 
 def _waiting_line(waiting: Mapping[str, Any]) -> str:
     what, in_s = waiting["for"], waiting["in_s"]
-    line = f"  waits for {_WAITS.get(what, what)}"
+    line = f"  waits for {WAITS[what].meaning if what in WAITS else what}"
     if in_s is None:
         return line
     word = "until" if what == "approval" else "lease ends" if what == "attempt" else "due"

@@ -97,9 +97,7 @@ class EffectHandle:
             return _forgotten(self)
         if not fields or fields.get("tenant") != self.tenant_id:
             # Another tenant's effect is not even there.
-            return refused_result(
-                self.effect_id, "effect_not_found", "4:effect", "", message="There is no such effect."
-            )
+            return refused_result(self.effect_id, "effect_not_found", "4:effect", "")
         if self.foreign or not self.intent_key:
             payload = await self._payload()
             self.intent_key = payload.intent_key if payload else ""
@@ -245,9 +243,7 @@ class EffectHandle:
         fields, _ = await self._fields()
         payload = await self._payload()
         if self.replay != "none" or not self._proposed(payload):
-            return refused_result(
-                self.effect_id, "not_the_proposer", "4:effect", "", message="Only the proposer cancels an effect."
-            )
+            return refused_result(self.effect_id, "not_the_proposer", "4:effect", "")
         if not fields or payload is None or fields["tenant"] != self.tenant_id:
             return await self.status()
         claim = short(payload.intent_key)[:22]

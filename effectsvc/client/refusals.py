@@ -15,7 +15,7 @@ class _Told(NamedTuple):
     retry: Retry = "never"
 
 
-_TOLD: Final = {
+TOLD: Final = {
     "unknown_tool": _Told("There is no such tool.", ("Use one of the tools that you were given.",)),
     "invalid_arguments": _Told("The arguments do not fit the tool.", ("Correct them and call again.",), "safe"),
     "unreadable_arguments": _Told("The arguments cannot be read.", ("Send plain JSON values.",), "safe"),
@@ -64,14 +64,19 @@ _TOLD: Final = {
     "cost_budget_exhausted": _Told("The budget is used up.", ("Stop, and tell the user.",)),
     "target_busy": _Told("Another change of the same target is under way.", ("Wait for it.",), "safe"),
     "approval_required": _Told("A person must agree first.", ("Do not repeat it; ask for its status.",)),
-    "approval_mismatch": _Told("What was approved is not what would be done."),
     "render_changed": _Told("What would be sent is no longer what a person was shown."),
+    "render_failed": _Told("What would be sent cannot be shown."),
     "wrong_cell": _Told("The tenant lives in another cell."),
     "retired": _Told("This was done long ago; its record is retired.", ("Do not repeat it.",)),
     "approval_rejected": _Told("A person refused it.", ("Do not ask for it again.",)),
     "approval_expired": _Told("Nobody approved it in time.", (), "safe"),
     "intent_mismatch": _Told("The stored call does not mean what its claim says."),
     "claim_lost": _Told("Another effect holds this change."),
+    "provider_key_expired": _Told(
+        "It is not known whether it happened, and it cannot be repeated safely any more.", ("Do not repeat it.",)
+    ),
+    "effect_not_found": _Told("There is no such effect."),
+    "not_the_proposer": _Told("Only the proposer cancels an effect."),
 }
 
 
@@ -86,7 +91,7 @@ def refused_result(
     facts: Mapping[str, Any] | None = None,
 ) -> ToolResult[Any]:
     """The result of a refusal. `detail` (ids) and `facts` (who lacks what) stay in `metadata`, with the host."""
-    told = _TOLD.get(rule, _Told("The call was refused."))
+    told = TOLD.get(rule, _Told("The call was refused."))
     status = "retryable_error" if rule in RETRYABLE_REFUSALS else "denied"
     # A rate's detail is the milliseconds until it admits one more call.
     wait_s = int(detail) / 1000 if rule == "rate_limited" and detail.isdigit() else None

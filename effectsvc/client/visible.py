@@ -139,5 +139,5 @@ async def effect_status(run: Run, arguments: RawArguments) -> ToolResult[Any]:
         return refused_result("", sent.code, "1:ghost_arguments", "", message=sent.message)
     effect_id = sent.values["effect_id"]
     if not is_effect_id(effect_id):
-        return refused_result("", "effect_not_found", "4:effect", "", message="There is no such effect.")
+        return refused_result("", "effect_not_found", "4:effect", "")
     return await (await run.found(effect_id)).status()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from effectsvc.errors import EffectsvcError
 
 
@@ -9,6 +11,14 @@ class DecisionLogError(EffectsvcError):
     """The log cannot be written, read or verified. The message names the file and what to do."""
 
     code = "decision_log"
+    codes: ClassVar = {
+        "cell_missing": "There is no cell to export.",
+        "no_checkpoint": "There is no checkpoint of that size.",
+        "no_proof": "The sizes or the index of the proof do not fit the log.",
+        "no_record": "The record is not in the log's files.",
+        "nothing_to_prune": "No whole segment lies below the index.",
+        "uncovered": "No signed checkpoint covers the record yet.",
+    }
 
 
 class LogDamaged(DecisionLogError):

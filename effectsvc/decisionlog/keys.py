@@ -17,7 +17,7 @@ import re
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -38,6 +38,7 @@ class KeyFault(EffectsvcError):
     """A key that cannot be read or used. The message never holds the key."""
 
     code = "log_key"
+    codes: ClassVar = {"KEY_WEAK": "The key is a point of small order: anybody can sign for it."}
 
 
 @dataclass(frozen=True, slots=True)

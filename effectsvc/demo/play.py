@@ -21,6 +21,7 @@ from typing import Final
 import orjson
 
 from effectsvc.demo.case_system import CaseSystem
+from effectsvc.demo.errors import DemoError
 from effectsvc.demo.fixture import Step, load_afternoon, plan_summary
 from effectsvc.demo.interrupts import Interrupts
 from effectsvc.demo.judge import MOVING, EffectSeen, judge, see_effects
@@ -31,7 +32,6 @@ from effectsvc.demo.provider_process import ProviderProcess
 from effectsvc.demo.report import Report
 from effectsvc.demo.show import Show, Snapshot
 from effectsvc.demo.tools import CASES_URL_VARIABLE, MAIL_VARIABLE, tools
-from effectsvc.errors import EffectsvcError
 from effectsvc.stack import Stack
 from effectsvc.store.commands import Commands
 from effectsvc.store.keys import CellKeys
@@ -93,7 +93,7 @@ class Progress:
 def play(*, workers: int, calls: int | None, keep: Path | None, show: Show, interrupts: Interrupts) -> Report:
     """The whole demo. `calls` plays only so many steps; `keep` is where the data stays (else it is removed).
 
-    Raises Interrupted after a signal, and EffectsvcError when something does not start or ends by itself; nothing is
+    Raises Interrupted after a signal, and DemoError when something does not start or ends by itself; nothing is
     left behind either way.
     """
     start = time.monotonic()
@@ -127,7 +127,7 @@ def play(*, workers: int, calls: int | None, keep: Path | None, show: Show, inte
 
 @contextmanager
 def _data_directory(keep: Path | None) -> Iterator[Path]:
-    """A new directory. Raises EffectsvcError for one that already holds something: an afternoon is played once."""
+    """A new directory. Raises DemoError for one that already holds something: an afternoon is played once."""
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="effectsvc-demo-") as made:
             yield Path(made)
@@ -137,11 +137,11 @@ def _data_directory(keep: Path | None) -> Iterator[Path]:
         directory.mkdir(parents=True, exist_ok=True)
         is_used = any(directory.iterdir())
     except OSError as error:
-        raise EffectsvcError(
+        raise DemoError(
             f"{directory} cannot be used: {error.strerror}.", next_step="Name another directory."
         ) from error
     if is_used:
-        raise EffectsvcError(
+        raise DemoError(
             f"{directory} is not empty.", next_step="Each demo needs a directory of its own: name a new one."
         )
     yield directory
@@ -205,7 +205,7 @@ class Afternoon:
     # ---- the three acts --------------------------------------------------------------------------------------------
 
     def wait_until_ready(self) -> None:
-        """Until the players are connected and the workers have published every tool. Raises EffectsvcError."""
+        """Until the players are connected and the workers have published every tool. Raises DemoError."""
         deadline = time.monotonic() + READY_S
         while len(self._ready) < self._cast.players.count or not self._is_published():
             self._tick()
@@ -213,7 +213,7 @@ class Afternoon:
                 raise self._too_slow(f"The processes were not ready within {READY_S:.0f} s.")
 
     def play(self) -> float:
-        """Until every call is answered. Returns how many seconds it took. Raises EffectsvcError when one never is."""
+        """Until every call is answered. Returns how many seconds it took. Raises DemoError when one never is."""
         start = time.monotonic()
         self._cast.players.say("start")
         while self.progress.answered < self.plan.calls or self._is_kill_due():
@@ -239,9 +239,9 @@ class Afternoon:
             self._show.progress(self._snapshot())
             time.sleep(TICK_S)
 
-    def _too_slow(self, what: str) -> EffectsvcError:
+    def _too_slow(self, what: str) -> DemoError:
         logs = self._cast.directory / "logs"
-        return EffectsvcError(
+        return DemoError(
             what, next_step=f"Is the machine overloaded? See {logs} (run again with --keep DIR).", code="demo_too_slow"
         )
 
@@ -275,7 +275,7 @@ class Afternoon:
 
     def _check_processes(self) -> None:
         for name, status in self._cast.stack.ended().items():
-            raise EffectsvcError(
+            raise DemoError(
                 f"{name} ended by itself, with exit code {status}.",
                 next_step=f"See {self._cast.directory / 'logs' / name}.log (run again with --keep DIR).",
                 code="demo_process",

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
+from effectsvc.demo.errors import DemoError
 from effectsvc.demo.player import Told
-from effectsvc.errors import EffectsvcError
 
 MODULE: Final = "effectsvc.demo.player"
 STOP_S: Final = 5.0
@@ -65,10 +65,10 @@ class Players:
             return
 
     def check(self) -> None:
-        """Raises EffectsvcError (code `demo_player`) when a player has ended though nobody told it to."""
+        """Raises DemoError (code `demo_player`) when a player has ended though nobody told it to."""
         for number, process in enumerate(self._processes):
             if process.poll() is not None:
-                raise EffectsvcError(
+                raise DemoError(
                     f"Player {number} ended with exit code {process.returncode}.",
                     next_step=f"See {self._log(number)} (run again with --keep DIR).",
                     code="demo_player",

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
+from effectsvc.demo.errors import DemoError
 from effectsvc.demo.ledger import Fault, Ledger, LedgerRow
-from effectsvc.errors import EffectsvcError
 
 HOST = "127.0.0.1"
 START_DEADLINE_S = 30.0
@@ -64,7 +64,7 @@ class ProviderProcess:
     def start(self) -> Self:
         """Start the process and wait until it listens. A second start after a stop keeps port and ledger.
 
-        Raises EffectsvcError (code `demo_provider`) when it does not come up.
+        Raises DemoError (code `demo_provider`) when it does not come up.
         """
         if self._process is not None:
             raise self._error("is started already", "Stop it first.")
@@ -151,8 +151,8 @@ class ProviderProcess:
             time.sleep(POLL_S)
         return int(port_file.read_text())
 
-    def _error(self, what: str, next_step: str) -> EffectsvcError:
-        return EffectsvcError(f"The demo provider {self.module} {what}.", next_step=next_step, code="demo_provider")
+    def _error(self, what: str, next_step: str) -> DemoError:
+        return DemoError(f"The demo provider {self.module} {what}.", next_step=next_step, code="demo_provider")
 
 
 def process_arguments(*, module: str, argv: Sequence[str] | None) -> ProcessArguments:

@@ -14,7 +14,7 @@ class _Told(NamedTuple):
     next_step: str
 
 
-_WORDS: Final = {
+SERVER_WORDS: Final = {
     "OOM": _Told("store_full", "The server is at its memory limit.", "Raise maxmemory or retire old effects."),
     "MISCONF": _Told(
         "store_cannot_persist",
@@ -40,7 +40,7 @@ _WORDS: Final = {
         "no_permission", "The server's ACL denies a command or key.", "Grant it (deploy/ has the ACL users)."
     ),
 }
-_CODE: Final = re.compile(rf"\b({'|'.join(_WORDS)})\b")
+_CODE: Final = re.compile(rf"\b({'|'.join(SERVER_WORDS)})\b")
 WAITS_OUT: Final = frozenset({"store_loading", "store_busy", "slot_migrating", "no_script", "primary_down"})
 """Codes that pass by themselves within seconds: a sender with patience sends again."""
 
@@ -61,5 +61,5 @@ def server_error(text: str) -> StoreError:
             return StoreProtocolError(f"A script failed: {text[:200]}")
         head = text.split(" ", 1)[0][:20]
         return StoreUnavailable(f"The server refused a command ({head}).", code="store_refused")
-    told = _WORDS[match.group(1)]
+    told = SERVER_WORDS[match.group(1)]
     return StoreUnavailable(told.message, next_step=told.next_step, code=told.code)

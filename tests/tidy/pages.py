@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from effectsvc.cli import error_reference as errors
 from effectsvc.cli import reference as commands
 from effectsvc.metrics import table_page
 from effectsvc.policy.reference import reference as contract_and_policy
@@ -15,6 +16,7 @@ from tests.tidy.named_tests import ROOT
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "commands.md": commands.page,
     "contract-and-policy.md": contract_and_policy,
+    "errors.md": errors.page,
     "metrics.md": table_page,
     "rules.md": rules_page.page,
     "settings.md": settings_page,
