@@ -114,9 +114,11 @@ def one_effect(history: History) -> Iterator[Violation]:
     for key, count in Counter(row.key for row in once).items():
         if count > 1:
             yield Violation("I1", f"key {key[:16]}", f"written {count} times")
-    for (kind, name, number), count in Counter((row.kind, row.name, row.number) for row in once).items():
-        keys = {row.key for row in once if (row.kind, row.name, row.number) == (kind, name, number)}
-        if count > 1 and len(keys) > 1:
+    keys_of_write: dict[tuple[str, str, int], set[str]] = defaultdict(set)
+    for row in once:
+        keys_of_write[row.kind, row.name, row.number].add(row.key)
+    for (kind, name, number), keys in keys_of_write.items():
+        if len(keys) > 1:
             yield Violation(
                 "I1", f"order {number}", f"{kind} {name} was written under {len(keys)} keys".replace("  ", " ")
             )
