@@ -117,8 +117,10 @@ class Stack:
 
     def _make_log_key(self) -> None:
         """Once; the decision log is begun with it."""
-        if not (key := self.directory / "log.key").exists():
-            save_signer(new_signer(self.settings().origin), key)
+        settings = self.settings()
+        assert settings.log_key_file is not None, "the environment names it"
+        if not settings.log_key_file.exists():
+            save_signer(new_signer(settings.origin), settings.log_key_file)
 
     async def _create_cell(self) -> None:
         settings = self.settings()
@@ -186,9 +188,9 @@ class Stack:
     def stop(self, *, drain_s: float = DRAIN_S) -> None:
         """SIGTERM to all, at once; they drain; what has not ended in `drain_s` is killed.
 
-        Then the exporter, which signs what they said last, and then the server. Safe to call again.
+        Then the exporters, one of which signs what they said last, and then the server. Safe to call again.
         """
-        last = [process for name, process in self.processes.items() if name == "export"]
+        last = [process for name, process in self.processes.items() if name.partition("-")[0] == "export"]
         until = time.monotonic() + drain_s
         for group in ([each for each in self.processes.values() if each not in last], last):
             for process in group:

@@ -1,4 +1,4 @@
-"""The processes of a storm: server, workers, relays, provider, clients. What is killed here is started again here."""
+"""The processes of a storm, from the server to the clients. What is killed here is started again here."""
 
 from __future__ import annotations
 
@@ -16,16 +16,22 @@ from effectsvc.chaos.report import Ended
 from effectsvc.chaos.tools import URL_VARIABLE, tools
 from effectsvc.stack import Stack
 
-Role: TypeAlias = Literal["worker", "relay", "client", "server", "provider"]
+Role: TypeAlias = Literal["worker", "relay", "exporter", "client", "server", "provider"]
+Served: TypeAlias = Literal["worker", "relay", "exporter"]
+"""The processes of the stack."""
 
 REGISTRY: Final = "effectsvc.chaos.tools:tools"
-WORKERS, RELAYS, CLIENTS = 3, 2, 2
+WORKERS, RELAYS, EXPORTERS, CLIENTS = 3, 2, 2, 2
 LEASE_S, STORE_STALL_S = 5.0, 2.0
 """Shorter than in production (30 and 10): what a killed worker leaves is resolved while the storm blows."""
 PATIENCE_S: Final = 2.0
 """Less than the server is away for at worst."""
 DRAIN_S: Final = 8.0
 """The tools end within a second; the rest is for closing on a machine with every core busy."""
+CHECKPOINT_RECORDS: Final = 100
+"""A checkpoint every second or two, so that exporters are killed while they sign, too."""
+STREAM_KEEP_S: Final = 7 * 86_400
+"""What the stream says is compared with the exported log at the end: nothing of it is trimmed before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +84,32 @@ class Cast:
             "EFFECTSVC_LEASE_S": f"{LEASE_S:g}",
             "EFFECTSVC_STORE_STALL_S": f"{STORE_STALL_S:g}",
             "EFFECTSVC_PATIENCE_S": f"{PATIENCE_S:g}",
+            "EFFECTSVC_CHECKPOINT_RECORDS": f"{CHECKPOINT_RECORDS}",
+            "EFFECTSVC_STREAM_KEEP_S": f"{STREAM_KEEP_S}",
         }
-        self._stack = Stack(self.directory, tools=REGISTRY, workers=0, environment=environment, export=False)
+        self._stack = Stack(self.directory, tools=REGISTRY, workers=0, environment=environment)
         self._stack.start()
         for _ in range(WORKERS):
             self.start("worker")
         for _ in range(RELAYS - 1):
             self.start("relay")
+        for _ in range(EXPORTERS - 1):
+            self.start("exporter")
         self._stack.wait_until_served(tool.name for tool in tools)
         for number in range(CLIENTS):
             self._start_client(number)
 
     # ---- starting --------------------------------------------------------------------------------------------------
 
-    def start(self, role: Literal["worker", "relay"]) -> None:
+    def start(self, role: Served) -> None:
         self._started += 1
-        name = f"{role}-{self._started}"
-        if role == "worker":
-            self.stack.start_worker(name)
-        else:
-            self.stack.start_process(name, "relay")
+        match role:
+            case "worker":
+                self.stack.start_worker(f"worker-{self._started}")
+            case "relay":
+                self.stack.start_process(f"relay-{self._started}", "relay")
+            case "exporter":
+                self.stack.start_process(f"export-{self._started}", "export")
 
     def journal(self, number: int) -> Path:
         return self.directory / f"client-{number}.jsonl"
@@ -122,9 +134,9 @@ class Cast:
     def names(self, role: Role) -> list[str]:
         """The living processes of a role, by name."""
         match role:
-            case "worker" | "relay":
+            case "worker" | "relay" | "exporter":
                 living = self.stack.processes.items()
-                return [name for name, each in living if name.startswith(role) and each.poll() is None]
+                return [name for name, each in living if _role_of(name) == role and each.poll() is None]
             case "client":
                 return [f"client-{number}" for number, each in self.clients.items() if each.poll() is None]
             case "server" | "provider":
@@ -162,7 +174,7 @@ class Cast:
             _close_stdin(self.clients.pop(number))
             return lambda: self._start_client(number)
         del self.stack.processes[name]
-        return lambda: self.start("worker" if name.startswith("worker") else "relay")
+        return lambda: self.start(_role_of(name))
 
     def _start_server(self) -> None:
         self.stack.server.start()
@@ -188,7 +200,7 @@ class Cast:
         for name, status in self.stack.ended().items():
             del self.stack.processes[name]
             self.ended.append(Ended(name, status))
-            self.start("worker" if name.startswith("worker") else "relay")
+            self.start(_role_of(name))
         gone = {number: code for number, each in self.clients.items() if (code := each.poll()) is not None}
         for number, code in gone.items():
             _close_stdin(self.clients.pop(number))
@@ -217,6 +229,12 @@ class Cast:
         if self.provider.pid is not None:
             os.kill(self.provider.pid, signal.SIGCONT)
         self.provider.stop()
+
+
+def _role_of(name: str) -> Served:
+    """Of a process of the stack, whose first relay and exporter have no number."""
+    roles: dict[str, Served] = {"worker": "worker", "relay": "relay", "export": "exporter"}
+    return roles[name.partition("-")[0]]
 
 
 def _close_stdin(process: subprocess.Popen[bytes]) -> None:

@@ -7,7 +7,8 @@ made here again.
     I4  nothing begins after its run was halted or its tool frozen
     I5  every begun effect is final, or `unknown` with an age and a next step
     I6  attempt numbers grow; a stale attempt's close moves nothing
-    I7  the log's counter has no gap; one decision per begin, one close per decision, each move where the last one ended
+    I7  the log's counter has no gap; one decision per begin, one close per decision, each move where the last ended;
+        its files are whole and say the same, and allowed whatever the provider has
     I8  no attempt number is begun twice, in whatever epoch
     I9  every proposal that a client was told is accepted is final or `unknown`
 """
@@ -77,6 +78,8 @@ def check(history: History) -> Found:
         nothing_stranded,
         attempts_grow,
         log_verifies,
+        exported_is_the_same,
+        allowed_before_done,
         begun_once,
         nothing_lost,
     )
@@ -281,6 +284,33 @@ def _closes(history: History) -> Iterator[Violation]:
     for effect_id in opened:
         if effect_id in history.effects and history.effects[effect_id].state != "pending":
             yield Violation("I7", effect_id, "its last attempt was never closed")
+
+
+def exported_is_the_same(history: History) -> Iterator[Violation]:
+    """I7, of the log's files: whole, and entry by entry what the stream has. They may go on behind it."""
+    if history.exported is None:
+        return
+    for what in history.exported.wrong:
+        yield Violation("I7", "exported log", what)
+    there = {entry.n: entry for entry in history.exported.entries}
+    if len(there) != len(history.exported.entries):
+        yield Violation("I7", "exported log", "an entry was exported twice")
+    for entry in history.entries:
+        if there.get(entry.n) != entry:
+            how = "is another one" if entry.n in there else "is missing"
+            yield Violation("I7", "exported log", f"entry {entry.n} {how}")
+            break
+
+
+def allowed_before_done(history: History) -> Iterator[Violation]:
+    """I7: no decision, no run. Every row of the ledger is of an effect that the exported log lets begin."""
+    if history.exported is None:
+        return
+    begun = {e.said["effect"] for e in history.exported.entries if e.type == "decision" and e.answer == "granted"}
+    allowed = {key for effect in history.effects.values() if effect.effect_id in begun for key in _keys_if_any(effect)}
+    for row in history.written:
+        if row.key not in allowed:
+            yield Violation("I7", f"order {row.number}", f"the log allowed no {row.kind} under key {row.key[:16]}")
 
 
 def begun_once(history: History) -> Iterator[Violation]:

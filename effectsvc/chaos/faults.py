@@ -21,11 +21,13 @@ PROVIDER_FAULTS: Final = {
 PROCESS_FAULTS: Final = {
     "kill_worker": "kill -9, and another takes its place",
     "kill_relay": "the same",
+    "kill_exporter": "the same",
     "kill_client": "the same; it goes on where its journal ends",
     "kill_server": "the same, on the same data directory",
     "kill_provider": "the same, on the same ledger",
     "stall_worker": "SIGSTOP, sometimes past its leases, and SIGCONT",
     "stall_relay": "the same",
+    "stall_exporter": "the same",
     "stall_client": "the same",
     "stall_server": "the same",
     "stall_provider": "the same",

@@ -1,4 +1,4 @@
-"""What a storm left behind, as plain records: the ledger, the store, the log's stream, the clients' journals."""
+"""What a storm left behind, as plain records: the ledger, the store, the log's stream and files, the journals."""
 
 from __future__ import annotations
 
@@ -64,6 +64,20 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class ExportedLog:
+    """What the scripts appended, as the exported log has it; `wrong` says what breaks the log itself.
+
+    `own` are the types of what the exporter says, `torn` counts the appends that a kill has cut.
+    """
+
+    entries: Sequence[Entry] = ()
+    wrong: Sequence[str] = ()
+    own: Sequence[str] = ()
+    checkpoints: int = 0
+    torn: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class History:
     """Everything that the checker looks at. `head` is the log's counter, `now_ms` the store's time of reading."""
 
@@ -74,6 +88,8 @@ class History:
     head: int = 0
     now_ms: int = 0
     switches: Mapping[str, str] = field(default_factory=dict)
+    exported: ExportedLog | None = None
+    """None where nothing was exported."""
 
 
 def written_rows(rows: Iterable[LedgerRow]) -> list[Written]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from effectsvc.chaos.checker import Found
+from effectsvc.chaos.history import ExportedLog
 
 SCHEMA_VERSION: Final = 1
 LONG_RUN: Final = 5_000
@@ -44,6 +45,7 @@ class Report:
     accepted: int
     found: Found
     faults: Mapping[str, int]
+    exported: ExportedLog
     by_state: Mapping[str, int]
     unknowns: int
     """How often an effect became unknown."""
@@ -80,6 +82,12 @@ class Report:
             "lost": self.found.lost,
             "violations": [str(each) for each in self.found.violations],
             "faults": dict(self.faults),
+            "exported": {
+                "entries": len(self.exported.entries),
+                "own": list(self.exported.own),
+                "checkpoints": self.exported.checkpoints,
+                "torn": self.exported.torn,
+            },
             "by_state": dict(self.by_state),
             "unknowns": self.unknowns,
             "resolved": dict(self.resolved),
@@ -107,6 +115,8 @@ class Report:
         yield f"seed {self.seed}: {self.effects} effects in {self.proposed_s:.0f} s, {self.duration_s:.0f} s in all"
         yield f"states      {_told(self.by_state)}"
         yield f"faults      {_told(self.faults)}"
+        log = self.exported
+        yield f"log         {len(log.entries)} entries exported, {log.checkpoints} checkpoints, {log.torn} torn ends"
         yield f"unknowns    {self.unknowns}; left by {_told(self.resolved, apart='; ')}"
         yield f"marks       {_told(self.marks)}"
         if self.never:

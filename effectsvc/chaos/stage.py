@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -20,6 +21,7 @@ from effectsvc.chaos.agent import CALLER
 from effectsvc.chaos.caller import AMOUNT, TENANT, call_of
 from effectsvc.chaos.cast import REGISTRY
 from effectsvc.chaos.checker import MOVING, Found, check
+from effectsvc.chaos.exported import read_exported
 from effectsvc.chaos.history import History, read_history, written_rows
 from effectsvc.chaos.journal import Line
 from effectsvc.chaos.provider import StormProvider, lookup_name
@@ -108,6 +110,9 @@ class Stage:
             "EFFECTSVC_STORE_STALL_S": f"{STORE_STALL_S:g}",
             "EFFECTSVC_PATIENCE_S": f"{PATIENCE_S:g}",
             "EFFECTSVC_IDLE_S": f"{IDLE_S:g}",
+            # A log of its own: a log is of one cell.
+            "EFFECTSVC_LOG_DIR": str(ground.directory / f"log-{cell}"),
+            "EFFECTSVC_LOG_KEY_FILE": str(ground.directory / f"log-{cell}.key"),
         }
         self.stack = Stack(
             ground.directory, tools=REGISTRY, workers=0, cell=cell, port=port, environment=self._environment
@@ -314,8 +319,11 @@ class Stage:
                 return read
 
     def judge(self) -> Found:
-        """By the invariants."""
-        return check(self.history())
+        """By the invariants; the log's files, too, once everything that was said is in them."""
+        history = self.history()
+        watermark = self.commands.watermark()
+        self.until(lambda: self.store.send(watermark) >= history.head, "everything is exported")
+        return check(replace(history, exported=read_exported(self.stack.settings(), max_uncovered=None)))
 
     def stop(self) -> None:
         """Stops all that was started here. Safe to call again."""

@@ -9,14 +9,15 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from effectsvc.chaos.cast import CLIENTS, Cast, ClientArguments
 from effectsvc.chaos.checker import MOVING, check
+from effectsvc.chaos.exported import read_exported
 from effectsvc.chaos.faults import KINDS, PROVIDER_FAULTS
-from effectsvc.chaos.history import History, read_history
+from effectsvc.chaos.history import ExportedLog, History, read_history
 from effectsvc.chaos.journal import Line, read_journal
 from effectsvc.chaos.marks import count_marks, resolutions
 from effectsvc.chaos.report import Report, StillUnknown
@@ -34,6 +35,8 @@ CALM_S: Final = 10.0
 """The server comes back within seconds of its last kill; what is longer away is told by what waits for it."""
 RESOLVE_S: Final = 120.0
 """Doubt that is left when the storm is over: a lease, two lookups with the settle time between, some backoff."""
+EXPORTED_S: Final = 60.0
+"""An exporter starts within seconds and writes thousands of entries in each; one that hangs is told by the checker."""
 LOOK_S: Final = 0.5
 SOCKET_S: Final = 5.0
 """The director's own patience with a stalled server (3 s at most)."""
@@ -64,10 +67,14 @@ def blow(wanted: Wanted, *, interrupts: Interrupts, say: Callable[[str], None]) 
             is_whole, proposed_s = storm.propose(until=start + 60 * wanted.minutes)
             storm.calm()
             storm.settle(until=start + 60 * wanted.minutes)
+            storm.export()
             say("judging")
             lines = [line for number in range(CLIENTS) for line in read_journal(cast.journal(number))]
             history = read_history(store, commands, rows=cast.provider.ledger_rows(), told=lines)
         say("stopping")
+        settings = cast.stack.settings()
+    # The exporter has ended, and has signed to the end.
+    history = replace(history, exported=read_exported(settings, max_uncovered=0))
     return _report(wanted, cast, storm.faults(), history, lines, is_whole, proposed_s, time.monotonic() - start)
 
 
@@ -129,6 +136,20 @@ class _Storm:
                 self._say(f"left: {told} ({until - now:.0f} s)")
             time.sleep(LOOK_S)
 
+    def export(self) -> None:
+        """Until everything that was said so far is in the log's files; or the checker finds what is missing."""
+        until, head = time.monotonic() + EXPORTED_S, 0
+        while time.monotonic() < until:
+            self._interrupts.check()
+            self._cast.look()
+            try:
+                head = head or int(self._store.send(self._commands.hash_fields(self._commands.keys.meta))["n"])
+                if self._store.send(self._commands.watermark()) >= head:
+                    return
+            except StoreError:
+                pass
+            time.sleep(LOOK_S)
+
     def _is_cell_frozen(self) -> bool:
         """Only the service freezes the cell, when its store has lost something; no fault of a storm takes anything."""
         try:
@@ -170,6 +191,7 @@ def _report(
         accepted=len({line.effect_id for line in lines if line.event == "accepted"}),
         found=check(history),
         faults=faults,
+        exported=history.exported or ExportedLog(),
         by_state=dict(sorted(Counter(effect.state for effect in history.effects.values()).items())),
         unknowns=sum(entry.after == "unknown" != entry.before for entry in history.entries),
         resolved=resolutions(history),

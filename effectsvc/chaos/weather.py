@@ -21,9 +21,9 @@ PAUSE_S: Final = (0.6, 2.2)
 """Between two harms: each kill costs a second of a core, and the storm is to leave room for work."""
 AGAIN_S: Final = 1.0
 """What could not be ended (the server was away) is tried again after so long."""
-DOWN_S: Final = {"worker": 0.5, "relay": 1.0, "client": 1.0, "server": 4.0, "provider": 1.5}
+DOWN_S: Final = {"worker": 0.5, "relay": 1.0, "exporter": 1.0, "client": 1.0, "server": 4.0, "provider": 1.5}
 """The longest that a killed process is missed. The server's is past the workers' patience: outcomes are spooled."""
-STALL_S: Final = {"worker": 9.0, "relay": 4.0, "client": 4.0, "server": 4.0, "provider": 1.0}
+STALL_S: Final = {"worker": 9.0, "relay": 4.0, "exporter": 4.0, "client": 4.0, "server": 4.0, "provider": 1.0}
 """The longest stalls. A worker's goes past its leases of 5 s; the provider's stays within what its tools settle for."""
 FREEZE_S: Final = 3.0
 CUTS: Final = 10
@@ -126,6 +126,7 @@ def _role(text: str) -> Role:
     roles: dict[str, Role] = {
         "worker": "worker",
         "relay": "relay",
+        "exporter": "exporter",
         "client": "client",
         "server": "server",
         "provider": "provider",

@@ -13,6 +13,8 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.decisionlog import stranger
+
 MARK = "CHAOS_TEST_MARK"
 ENDS_WITHIN_S = 40.0  # a stop takes some seconds; workers that do not drain are killed after eight
 
@@ -50,7 +52,8 @@ def storm(tmp_path: Path, *words: str, mark: str, seconds: float) -> dict[str, A
 
 @pytest.mark.timeout(300)
 def test_in_a_small_storm_nothing_happens_twice_and_nothing_is_lost(tmp_path: Path) -> None:
-    report = storm(tmp_path, "--effects", "300", "--seed", "7", mark="small", seconds=280)
+    words = ("--effects", "300", "--seed", "7", "--keep", str(tmp_path / "kept"))
+    report = storm(tmp_path, *words, mark="small", seconds=280)
 
     assert (report["violations"], report["duplicates"], report["lost"]) == ([], 0, 0)
     assert report["is_whole"]
@@ -58,6 +61,9 @@ def test_in_a_small_storm_nothing_happens_twice_and_nothing_is_lost(tmp_path: Pa
     assert report["marks"]["absence_proved"] > 0
     assert report["marks"]["found"] > 0
     assert report["marks"]["epoch_accepted"] > 0
+    assert report["faults"]["kill_exporter"] > 0
+    assert report["exported"]["entries"] > 1_000
+    assert stranger.verify(tmp_path / "kept" / "log") == 0
     assert all(each["waits_for"] for each in report["unknown_open"])
     assert left_behind("small") == []
 

@@ -140,8 +140,9 @@ def test_only_what_is_exported_and_old_is_trimmed(feeder: Feeder, exporting: Ope
 # ---- 3: killed at any byte -------------------------------------------------------------------------------------------
 
 
-def test_a_log_that_was_cut_at_any_byte_of_its_last_records_goes_on(
-    feeder: Feeder, exporting: Opened, signer: Signer, tmp_path: Path
+@pytest.mark.parametrize("step", [11, pytest.param(1, marks=[pytest.mark.storm, pytest.mark.timeout(600)])])
+def test_a_log_that_was_cut_at_any_byte_of_its_last_three_records_goes_on(
+    feeder: Feeder, exporting: Opened, signer: Signer, tmp_path: Path, step: int
 ) -> None:
     """Every cut behind the newest checkpoint resumes with no operator, and keeps the torn bytes."""
     feeder.feed(1)
@@ -156,7 +157,7 @@ def test_a_log_that_was_cut_at_any_byte_of_its_last_records_goes_on(
     whole = path.read_bytes()
     ends = [at for at in range(signed, len(whole) + 1) if whole[at - 1 : at] == b"\n"]
     assert len(ends) == 4
-    for cut in range(signed, len(whole), 1 if len(whole) - signed < 400 else 11):
+    for cut in range(signed, len(whole), step):
         path.write_bytes(whole[:cut])
         with LogWriter(tmp_path / "log", origin=ORIGIN, signers=[signer]) as writer:
             assert writer.size == 5 + sum(end <= cut for end in ends[1:])

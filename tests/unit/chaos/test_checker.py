@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from effectsvc.chaos.checker import check, provider_key
-from effectsvc.chaos.history import Entry, History, StoredEffect, Written
+from effectsvc.chaos.checker import allowed_before_done, check, provider_key
+from effectsvc.chaos.history import Entry, ExportedLog, History, StoredEffect, Written
 from effectsvc.chaos.journal import Line
 from effectsvc.core.canonical import short
 from effectsvc.core.decision import entry_hash
@@ -76,7 +76,8 @@ def row(ref: str = "cha_1", number: int = 1, part: str = "", kind: str = "charge
 def committed() -> tuple[Story, History]:
     story = Story().proposed().begun().closed("committed")
     told = (Line("sending", 1, "e1"), Line("accepted", 1, "e1", "none"), Line("told", 1, "e1", "committed"))
-    return story, story.history(effect("committed"), written=[row()], told=told)
+    exported = ExportedLog(story.entries)
+    return story, story.history(effect("committed"), written=[row()], told=told, exported=exported)
 
 
 def broken(history: History) -> set[str]:
@@ -202,6 +203,16 @@ CASES: dict[str, tuple[str, Callable[[Story, History], History]]] = {
         "I7",
         lambda s, h: Story().proposed().begun().history(effect("committed"), written=[row()]),
     ),
+    "the exported log does not verify": (
+        "I7",
+        lambda s, h: replace(h, exported=ExportedLog(s.entries, wrong=["log verify: CHAIN record 5 was changed"])),
+    ),
+    "an entry was not exported": ("I7", lambda s, h: replace(h, exported=ExportedLog(s.entries[:-1]))),
+    "an entry was exported twice": ("I7", lambda s, h: replace(h, exported=ExportedLog([*s.entries, s.entries[0]]))),
+    "other bytes were exported": (
+        "I7",
+        lambda s, h: replace(h, exported=ExportedLog([replace(s.entries[0], raw=b"{}"), *s.entries[1:]])),
+    ),
     "one attempt number begun in two epochs": ("I8", lambda s, h: _two_epochs()),
     "the cell is frozen": ("I8", lambda s, h: replace(h, switches={"cell": "store_rollback"})),
     "accepted, and not in the store": ("I9", lambda s, h: replace(h, told=[Line("accepted", 2, "e2", "none")])),
@@ -240,6 +251,24 @@ def test_the_checker_finds(invariant: str, change: Callable[[Story, History], Hi
     story, history = committed()
 
     assert invariant in broken(change(story, history))
+
+
+def test_what_the_provider_has_and_the_exported_log_never_allowed_is_found() -> None:
+    """Whatever the stream says: the files are what is left."""
+    story, history = committed()
+    others = [entry for entry in story.entries if entry.type != "decision"]
+
+    found = list(allowed_before_done(replace(history, exported=ExportedLog(others))))
+
+    assert [(each.invariant, each.about) for each in found] == [("I7", "order 1")]
+    assert list(allowed_before_done(history)) == []
+
+
+def test_the_exported_log_may_go_on_behind_what_was_read_of_the_stream() -> None:
+    story, history = committed()
+    more = [*story.entries, replace(story.entries[-1], n=len(story.entries) + 1)]
+
+    assert broken(replace(history, exported=ExportedLog(more))) == set()
 
 
 def test_a_failed_effect_and_the_one_proposed_after_it_may_share_a_key() -> None:
