@@ -14,6 +14,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import IO, Any, Final
 
 from effectsvc.decisionlog.record import Record
@@ -35,7 +36,6 @@ _DID: Final = struct.Struct("<16s16s8sBQ")
 """intent, effect, reference, flags, index."""
 _NONE16: Final = bytes(16)
 _NONE8: Final = bytes(8)
-_FROM_URL: Final = str.maketrans("-_", "+/")
 
 
 class Buckets:
@@ -251,6 +251,8 @@ def _one_intent(facts: list[Any], report: Report) -> None:
 _Said = tuple[int, int, bytes, bytes, bytes, int, int]
 
 
+# What is said of one effect comes close together: a few hundred are under way at once.
+@lru_cache(maxsize=4_096)
 def effect_key(effect: str) -> bytes:
     return hashlib.sha256(effect.encode()).digest()[:16]
 
@@ -258,7 +260,7 @@ def effect_key(effect: str) -> bytes:
 def decision_key(name: object) -> bytes:
     """The first 16 bytes of an entry hash. A text that is none names no decision."""
     try:
-        raw = binascii.a2b_base64(str(name).translate(_FROM_URL) + "==")
+        raw = binascii.a2b_base64(str(name).replace("-", "+").replace("_", "/") + "==")
     except ValueError:
         return _NONE16
     return raw[:16] if len(raw) >= 16 else _NONE16

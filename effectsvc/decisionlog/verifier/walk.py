@@ -156,6 +156,19 @@ def _keep_pin(path: Path, log: Path, report: Report) -> None:
     beside.replace(path)
 
 
+def _blocks(path: Path) -> Iterator[tuple[list[bytes], bytes]]:
+    """The whole lines of one block after the other, and what is left without an LF so far.
+
+    A line too long comes cut, but longer than is allowed.
+    """
+    with path.open("rb") as file:
+        rest = b""
+        while block := file.read(BLOCK):
+            lines = (rest + block).split(b"\n")
+            rest = lines.pop()[: MAX_LINE + 1]
+            yield lines, rest
+
+
 class _Walk:
     def __init__(self, log: Path, asked: _Asked) -> None:
         self.log, self.asked = log, asked
@@ -251,30 +264,17 @@ class _Walk:
                     "INDEX", said, file=file, index=self.state.size, expected=str(self.state.size), found=str(first)
                 )
             is_last = position == len(self.segments) - 1
-            offset = 0
-            for line, ended in self._lines(self.log / "seg" / name):
-                if not ended:
-                    if not is_last:
-                        self._fail("SEGMENT_TORN", "a line without its end, inside the log", file=file, offset=offset)
-                    said = f"{len(line)} bytes after the last whole line of {file}: an append that was cut"
-                    self.report.notes.append(f"TORN_TAIL: {said}")
-                    break
-                self._line(line, file, offset)
-                offset += len(line) + 1
-
-    def _lines(self, path: Path) -> Iterator[tuple[bytes, bool]]:
-        """Each line and whether its LF is there. A line too long comes cut, but longer than is allowed."""
-        with path.open("rb") as file:
-            rest = b""
-            while block := file.read(BLOCK):
-                lines = (rest + block).split(b"\n")
-                rest = lines.pop()
+            offset, torn = 0, b""
+            for lines, rest in _blocks(self.log / "seg" / name):
                 for line in lines:
-                    yield line, True
-                if len(rest) > MAX_LINE:
-                    rest = rest[: MAX_LINE + 1]
-            if rest:
-                yield rest, False
+                    self._line(line, file, offset)
+                    offset += len(line) + 1
+                torn = rest
+            if torn and not is_last:
+                self._fail("SEGMENT_TORN", "a line without its end, inside the log", file=file, offset=offset)
+            if torn:
+                said = f"{len(torn)} bytes after the last whole line of {file}: an append that was cut"
+                self.report.notes.append(f"TORN_TAIL: {said}")
 
     def _line(self, line: bytes, file: str, offset: int) -> None:
         state, index = self.state, self.state.size
