@@ -134,12 +134,14 @@ class EffectCommands(CommandBuilder):
         max_age_ms: int | None = None,
         other: str = "",
         rates: tuple[Rate, ...] = (),
+        claims: tuple[str, ...] = (),
         apart: bool = False,
     ) -> Command[BeginReply]:
         """`max_age_ms`: how long the provider remembers a key; past it no rerun under rule `idempotent_write`.
 
         `other` is the effect that this one compensates, or that was proposed to compensate this one; empty for none.
         `rates` are charged for every attempt but the first, which its proposal was charged for.
+        `claims` are other names of its intent, which no other effect may hold.
         `apart`: it would run in a child process, which nothing else runs in.
         """
         max_age = "" if max_age_ms is None else max_age_ms
@@ -166,6 +168,7 @@ class EffectCommands(CommandBuilder):
                 k.effect(other or at.effect_id),
                 *map(k.run, at.above),
                 *(k.rate(rate.name) for rate in rates),
+                *map(k.intent, claims),
             ),
             (
                 at.effect_id,

@@ -366,6 +366,28 @@ def test_adopt_leaves_alone_what_happened_and_what_the_store_still_knows(stage: 
     assert stage.send(adopt(stage, known, epoch=stage.epoch[:16])) == r.Already("proposed")
 
 
+def test_what_waits_does_not_begin_once_its_intent_is_adopted_under_the_logs_name(stage: Stage) -> None:
+    """Proposed before the store knew again what it had forgotten. Proved undone, that name stands in nobody's way."""
+    waiting, lost = stage.propose(), stage.address()
+    stage.send(adopt(stage, lost))
+
+    def begin(at: Address, n: int = 1) -> Command[Any]:
+        return stage.commands.begin(
+            at, token=stage.token(n), lease_ms=LONG_MS, executor="x", wall_ms=1, decision="d", entry=b"d",
+            claims=(digest(), lost.intent),
+        )  # fmt: skip
+
+    assert stage.send(begin(waiting)) == r.ClaimLost(lost.effect_id)
+    assert stage.state(waiting) == "proposed"
+    stage.send(stage.refuse(waiting, rule="claim_lost"))
+    stage.send(stage.over(lost))
+    assert isinstance(stage.send(resolve(stage, lost, "failed")), r.Failed)
+    again = replace(stage.address(), intent=waiting.intent)
+    stage.propose(again, superseded=(lost.intent,), looks=(waiting.effect_id, lost.effect_id))
+    assert stage.claim(lost) == again.effect_id
+    assert isinstance(stage.send(begin(again)), r.Granted)
+
+
 def test_adopt_lets_the_running_attempt_commit(stage: Stage) -> None:
     at, token = stage.pending()
     stage.send(adopt(stage, at))

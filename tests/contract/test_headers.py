@@ -137,7 +137,8 @@ KEYS: dict[str, set[str]] = {
     "tomb_call": {"tombs(call(<p.call>))"},
     "tomb_intent": {"tombs(intent(<at.intent>))"},
     "more": {
-        *("run(<at.above>)", "run(<call.above>)", "effect(<p.looks>)", "intent(<p.superseded>)"),
+        *("run(<at.above>)", "run(<call.above>)", "effect(<p.looks>)"),
+        *("intent(<p.superseded>)", "intent(<claims>)"),
         *("rate(<rates>)", "rate(<p.limits.rates>)", "rate(<call.limits.rates>)"),
     },
     "target": {"target(<p.limits.target>)"},

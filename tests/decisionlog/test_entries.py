@@ -92,6 +92,35 @@ async def test_two_agents_share_a_callers_digest_and_one_agent_keeps_its_authori
     assert first["authority_digest"] == third["authority_digest"] != second["authority_digest"]
 
 
+async def test_what_waits_does_not_run_once_its_intent_is_adopted_from_the_log() -> None:
+    """The store lost an attempt, its intent was proposed again before anybody saw it, and then the log told."""
+    async with Workbench(tools) as bench:
+        run = await bench.run()
+        await run.propose("charge", {"order": "o-0", "cents": 5}, tool_call_id="call-0")
+        proposal = entries(bench, "proposal")[0]
+        lost = lost_attempt(proposal)
+        commands = bench.executor.commands
+        await bench.store.send(
+            commands.adopt(lost.address(lane="default"), begun=lost.begun, next_step="review", entry=b"{}")
+        )
+        await bench.work()
+        assert bench.store.model.effects[proposal["effect"]].state == "refused"
+        assert [each["rule_id"] for each in entries(bench, "decision")] == ["claim_lost"]
+
+
+def lost_attempt(proposal: dict[str, Any]) -> LostAttempt:
+    """An attempt of the same intent that only the log knows."""
+    return LostAttempt(
+        index=1,
+        begun=Begun("charge", 1, proposal["tenant"], "tester", "a" * 43, 1, f"{'e' * 16}:1:{'n' * 16}", "gone"),
+        effect_id="lost",
+        run_id=proposal["run"],
+        intent=proposal["intent"],
+        decision="d",
+        outcome="",
+    )
+
+
 async def test_an_intent_that_was_adopted_from_the_log_is_not_done_again() -> None:
     """The log knows its keyed digest alone; a proposal looks at the claim of that name too."""
     async with Workbench(tools) as bench:
@@ -102,15 +131,7 @@ async def test_an_intent_that_was_adopted_from_the_log_is_not_done_again() -> No
         assert known.payload is not None
         intent = Payload.from_bytes(known.payload).intent_key
         await effect.cancel()  # nobody holds the intent any more, as in a store that has lost its past
-        lost = LostAttempt(
-            index=1,
-            begun=Begun("charge", 1, proposal["tenant"], "tester", "a" * 43, 1, f"{'e' * 16}:1:{'n' * 16}", "gone"),
-            effect_id="lost",
-            run_id=proposal["run"],
-            intent=proposal["intent"],
-            decision="d",
-            outcome="",
-        )
+        lost = lost_attempt(proposal)
         key = bytes.fromhex(bench.store.model.log_keys[proposal["tenant"]])
         assert own_intent(lost, ["0" * 64], log_key=key) is None
         assert own_intent(lost, ["0" * 64, intent], log_key=key) == intent

@@ -77,6 +77,13 @@ local suspected = suspicion(subject_of(f[2], f[17]))
 if suspected == 'quarantined' or (suspected and apart ~= '1') then return { suspected } end
 local claim = redis.call('GET', k_intent)
 if claim ~= effect_id then return { 'claim_lost', claim or '' } end
+-- Under the name that the log shows an effect may hold it that the store had forgotten, and that may have happened.
+local first_claim = #above + 1
+for _ in string.gmatch(rates, '%d+ %d+') do first_claim = first_claim + 1 end
+for i = first_claim, #k_more do
+  local adopted = redis.call('GET', k_more[i])
+  if adopted and adopted ~= effect_id then return { 'claim_lost', adopted } end
+end
 -- The first attempt was charged when it was proposed; another is charged here, and only ever put off.
 if tonumber(number) > 1 then
   local wait = rate_wait(k_more, #above)

@@ -175,6 +175,8 @@ if again_of ~= '' then redis.call('HSET', k_effect, 'again_of', again_of) end
 redis.call('SET', k_payload, payload)
 if call_id ~= '' then redis.call('SET', k_call, effect_id) end
 redis.call('SET', k_intent, effect_id)
+-- The other names of this intent are free too, or it would have been answered: who held one is no more in its way.
+for i = 1, #superseded do redis.call('SET', superseded[i], effect_id, 'XX') end
 if exclusive == '1' then redis.call('SET', k_target, effect_id) end
 remember_call()
 charge_rates(k_more, first_rate)

@@ -199,6 +199,7 @@ class EffectOperations(Calls, Suspicions):
         if p.call:
             self.calls[p.call] = e.effect_id
         self.intents[p.at.intent] = e.effect_id
+        self.intents.update({each: e.effect_id for each in p.superseded if each in self.intents})
         if p.limits.target:
             self.targets[p.limits.target] = e.effect_id
         run = self.runs[p.at.run]
@@ -234,6 +235,7 @@ class EffectOperations(Calls, Suspicions):
         max_age_ms: int | None,
         apart: bool,
         limits: Limits,
+        superseded: tuple[str, ...],
         decision: str,
         entry: bytes,
     ) -> BeginReply:
@@ -273,6 +275,8 @@ class EffectOperations(Calls, Suspicions):
                 return r.Suspected()
         if not self.holds_claim(e, intent):
             return r.ClaimLost(self.intents.get(intent, ""))
+        if adopted := [each for each in superseded if self.intents.get(each, effect_id) != effect_id]:
+            return r.ClaimLost(self.intents[adopted[0]])
         if number_of(token) > 1:
             if wait_ms := self.rate_wait_ms(limits):
                 e.due, e.lane_reason = self.now + wait_ms, "rate_limited"
