@@ -300,6 +300,7 @@ class Sweep:
         fields = self._store.send(self.commands.effect_fields(effect_id))
         raw = self._store.send(self.commands.payload(effect_id))
         at, call = Address(effect_id, fields.get("run", ""), "", "none"), ""
+        joined = tuple(name[1:] for name in fields if name.startswith("j"))
         if raw is not None:
             payload = Payload.from_bytes(raw)
             if len(payload.intent_key) == HEX_DIGEST:
@@ -308,7 +309,9 @@ class Sweep:
                 names = {"tenant": fields["tenant"], "run_id": payload.run_id, "tool_call_id": payload.tool_call_id}
                 call = call_claim_digest(**names)
         retain_ms = round(1000 * self.settings.retain_for_s)
-        return self._store.send(self.commands.retire(at, call=call, since=since, seen_n=seen_n, retain_ms=retain_ms))
+        return self._store.send(
+            self.commands.retire(at, call=call, since=since, seen_n=seen_n, retain_ms=retain_ms, joined=joined)
+        )
 
     # ---- epochs ----------------------------------------------------------------------------------------------------
 

@@ -49,8 +49,13 @@ class LogCommands(CommandBuilder):
         argv = (owner, fence, size, root, new_size, new_root, watermark, stream_id, keep_ms)
         return self._make(_READ["ack_export"], "ack_export", (k.meta, k.log, k.exporter), argv)
 
-    def retire(self, at: Address, *, call: str, since: int, seen_n: int, retain_ms: int) -> Command[RetireReply]:
-        """`call` is the digest of its call claim, or empty; `since` and then `seen_n` what the caller read before."""
+    def retire(
+        self, at: Address, *, call: str, since: int, seen_n: int, retain_ms: int, joined: tuple[str, ...] = ()
+    ) -> Command[RetireReply]:
+        """`since` and then `seen_n` are what the caller read before.
+
+        `call` is the digest of its call claim, or empty; `joined` are those of calls that joined it (in its record).
+        """
         k = self.keys
         call_key = k.call(call) if call else k.no_call
         keys = (
@@ -67,6 +72,7 @@ class LogCommands(CommandBuilder):
             self._tombs(at.effect_id),
             self._tombs(call_key),
             self._tombs(k.intent(at.intent)),
+            *map(k.call, joined),
         )
         argv = (at.effect_id, self.buckets, since, seen_n, retain_ms)
         return self._make(_READ["retire"], "retire", keys, argv)

@@ -189,7 +189,7 @@ def test_edit_onto_an_intent_that_was_retired_is_refused(stage: Stage) -> None:
     at, intent = held(stage), digest()
     key = stage.commands.keys.intent(intent)
     tomb = stage.commands.keys.tombs(bucket_of(key, stage.commands.buckets))
-    stage.send(Read(("HSET", tomb, f"i:{key.rsplit(':', 1)[1]}", "committed"), integer))
+    stage.send(Read(("HSET", tomb, f"i{key.rsplit(':', 1)[1]}", "committed"), integer))
     assert stage.send(edit(stage, at, intent=intent)) == r.Retired("intent", "committed")
 
 

@@ -423,7 +423,7 @@ def test_adopt_of_a_contradicted_effect_ends_the_contradiction(stage: Stage) -> 
 def test_adopt_of_a_retired_effect_says_so(stage: Stage) -> None:
     at = stage.address()
     tomb = stage.commands.keys.tombs(bucket_of(at.effect_id, stage.commands.buckets))
-    stage.send(Read(("HSET", tomb, f"e:{at.effect_id}", "committed"), integer))
+    stage.send(Read(("HSET", tomb, f"e{at.effect_id}", "committed"), integer))
     assert stage.send(adopt(stage, at)) == r.Retired("effect", "committed")
 
 

@@ -141,6 +141,7 @@ KEYS: dict[str, set[str]] = {
         *("intent(<p.superseded>)", "intent(<claims>)"),
         *("rate(<rates>)", "rate(<p.limits.rates>)", "rate(<call.limits.rates>)"),
     },
+    "joined": {"call(<joined>)"},
     "target": {"target(<p.limits.target>)"},
     "other": {"effect(<other>)"},
     "compensated": {

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from effectsvc.store import replies as r
-from effectsvc.store.commands import Address, Command
+from effectsvc.store.commands import Address, Command, Read
 from effectsvc.store.sync_store import SyncStore
-from tests.contract.stage import Stage, digest
+from tests.contract.stage import Stage, decoded, digest
 from tests.contract.twin import Twin
 
 
@@ -82,11 +82,12 @@ def test_the_watermark_moves_by_compare_and_set_of_its_holder(stage: Stage) -> N
 
 
 def retire(
-    stage: Stage, at: Address, *, call: str = "", since: int | None = None, seen_n: int = 1, retain_ms: int = 0
-) -> Command[Any]:
+    stage: Stage, at: Address, *, call: str = "", since: int | None = None, seen_n: int = 1, retain_ms: int = 0,
+    joined: tuple[str, ...] = (),
+) -> Command[Any]:  # fmt: skip
     if since is None:
         since = int(stage.fields(at)["since"])
-    return stage.commands.retire(at, call=call, since=since, seen_n=seen_n, retain_ms=retain_ms)
+    return stage.commands.retire(at, call=call, since=since, seen_n=seen_n, retain_ms=retain_ms, joined=joined)
 
 
 def test_a_committed_effect_leaves_tombstones_that_keep_it_from_running_again(stage: Stage) -> None:
@@ -102,6 +103,22 @@ def test_a_committed_effect_leaves_tombstones_that_keep_it_from_running_again(st
     other = replace(at, effect_id=stage.address().effect_id)
     assert stage.send(stage.commands.propose(replace(proposal, at=other))) == r.Retired("call", "c")
     assert stage.send(stage.commands.propose(replace(proposal, at=other, call=digest()))) == r.Retired("intent", "c")
+
+
+def test_the_claims_of_calls_that_joined_go_with_the_effect(stage: Stage) -> None:
+    """One that joins while it is being retired is taken along the next time; its call is answered all the same."""
+    at, calls, k = stage.address(), [digest(), digest(), digest()], stage.commands.keys
+    first, *joining = [replace(stage.proposal(at), call=call, looks=(at.effect_id,)) for call in calls]
+    stage.send(stage.commands.propose(first))
+    others = [replace(each, at=replace(at, effect_id=stage.address().effect_id), args=first.args) for each in joining]
+    assert [stage.send(stage.commands.propose(each)).word for each in others] == ["joined", "joined"]
+    stage.commit(at, stage.begin(at))
+    watermark_at_head(stage)
+    joined = tuple(name[1:] for name in stage.fields(at) if name.startswith("j"))
+    assert stage.send(retire(stage, at, call=calls[0], joined=joined[:1])) == r.Stale("committed")
+    assert stage.send(retire(stage, at, call=calls[0], joined=joined)) == r.Buried("committed")
+    assert [stage.send(Read(("GET", k.call(call)), decoded)) for call in calls] == [None, None, None]
+    assert stage.send(stage.commands.propose(others[0])) == r.Retired("intent", "c")
 
 
 def test_an_effect_that_did_not_happen_leaves_its_claims_free(stage: Stage) -> None:

@@ -291,7 +291,7 @@ def test_cancel_of_a_retired_effect_says_so(stage: Stage) -> None:
     at = stage.address()
     stage.proposals[at.effect_id] = stage.proposal(at)
     tomb = stage.commands.keys.tombs(bucket_of(at.effect_id, stage.commands.buckets))
-    stage.send(Read(("HSET", tomb, f"e:{at.effect_id}", "committed"), integer))
+    stage.send(Read(("HSET", tomb, f"e{at.effect_id}", "committed"), integer))
     assert stage.send(stage.withdraw(at)) == r.Retired("effect", "committed")
 
 

@@ -25,7 +25,7 @@ if state then
   -- Refused at propose, or cancelled before it: such a record was never meant for a lane.
   if not f[9] then redis.call('HSET', k_effect, 'lane', lane, 'version', version, 'occ', occurrence) end
 else
-  local tomb = redis.call('HGET', k_tomb_effect, 'e:' .. effect_id)
+  local tomb = redis.call('HGET', k_tomb_effect, 'e' .. effect_id)
   if tomb then return { 'retired', 'effect', tomb } end
   redis.call('HSET', k_effect, 'tool', tool, 'version', version, 'tenant', tenant, 'agent', agent, 'run', run, 'lane', lane,
     'args', args, 'occ', occurrence, 'at', int(now), 'first', int(now), 'lost', '1')

@@ -13,7 +13,7 @@ REPLY  cancelled n epoch | unknown n epoch | running | not_proposer | retired wh
 local f = redis.call('HMGET', k_effect, 'state', 'tenant', 'agent', 'run', 'lane', 'notice', 'reason')
 local state, rule = f[1], 'cancelled_by_' .. by
 if not state then
-  local tomb = redis.call('HGET', k_tomb_effect, 'e:' .. effect_id)
+  local tomb = redis.call('HGET', k_tomb_effect, 'e' .. effect_id)
   if tomb then return { 'retired', 'effect', tomb } end
   -- Only who knows what was to be proposed burns an id: the propose that comes later is compared with it.
   if by ~= 'proposer' or args == '' then return { 'gone' } end

@@ -18,7 +18,7 @@ if now >= expires then return { 'expired', int(expires) } end
 
 local holder, occurrence = redis.call('GET', k_intent), tonumber(f[4])
 if k_intent ~= k_old_intent then
-  local buried = redis.call('HGET', k_tomb_intent, 'i:' .. string.match(k_intent, '[^:]+$'))
+  local buried = redis.call('HGET', k_tomb_intent, 'i' .. string.match(k_intent, '[^:]+$'))
   if buried then return { 'retired', 'intent', buried } end
   occurrence = 1
 end

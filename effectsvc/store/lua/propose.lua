@@ -34,7 +34,7 @@ if mine[1] then
   end
   return { 'exists', mine[1], mine[6] or 'no_refusal', mine[7] or 'no_refusal', mine[8] or '1' }
 end
-local tomb = redis.call('HGET', k_tomb_effect, 'e:' .. effect_id)
+local tomb = redis.call('HGET', k_tomb_effect, 'e' .. effect_id)
 if tomb then return { 'retired', 'effect', tomb } end
 
 -- A refusal that is stored: a re-send of this id is answered from it. It holds no claim.
@@ -98,7 +98,12 @@ local function joined(how, e)
     charge_rates(k_more, first_rate)
     remember_call()
   end
-  if how == 'intent' and call_id ~= '' then redis.call('SET', k_call, e.id) end
+  if how == 'intent' and call_id ~= '' then
+    redis.call('SET', k_call, e.id)
+    -- Its record names the calls that joined it: their claims go when it is retired.
+    local record_of_it = look[e.id]
+    redis.call('HSET', record_of_it, 'j' .. string.match(k_call, '[^:]+$'), '1')
+  end
   local n = append('replay', 'joined', how, 'no_refusal', e.state, e.state, entry)
   return { 'joined', how, e.id, e.told, int(e.occ), n, short_epoch }
 end
@@ -115,7 +120,7 @@ if call_id ~= '' then
       again_of = id
     end
   end
-  local buried = redis.call('HGET', k_tomb_call, 'c:' .. string.match(k_call, '[^:]+$'))
+  local buried = redis.call('HGET', k_tomb_call, 'c' .. string.match(k_call, '[^:]+$'))
   if buried then return { 'retired', 'call', buried } end
 end
 local function judge_claim(claim)
@@ -141,7 +146,7 @@ for i = 1, #superseded do
   answer = judge_claim(superseded[i])
   if answer then return answer end
 end
-local buried = redis.call('HGET', k_tomb_intent, 'i:' .. string.match(k_intent, '[^:]+$'))
+local buried = redis.call('HGET', k_tomb_intent, 'i' .. string.match(k_intent, '[^:]+$'))
 if buried then return { 'retired', 'intent', buried } end
 
 -- A compensation looks at what it undoes.

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[ retire: a final effect that is old and exported -> tombstones of its id and, where it happened, of its claims
-KEYS   meta effect payload result parts approvals call intent counts exporter tomb_effect tomb_call tomb_intent
+KEYS   meta effect payload result parts approvals call intent counts exporter tomb_effect tomb_call tomb_intent joined*
 ARGV   effect_id bucket_count since seen_n retain_ms
 REPLY  retired state | not_exported watermark | not_due due_ms | stale state | gone | buckets count
 ]]
@@ -18,17 +18,26 @@ if due > now then return { 'not_due', int(due) } end
 -- All that was ever said of it has a counter of at most `seen_n`: the caller saw it final before it read that counter.
 local watermark = tonumber(redis.call('HGET', k_exporter, 'n') or '0')
 if watermark < tonumber(seen_n) then return { 'not_exported', int(watermark) } end
+-- Calls that joined it have claims of their own; one that came since the caller looked is taken along the next time.
+local known = {}
+for i = 1, #k_joined do known['j' .. string.match(k_joined[i], '[^:]+$')] = true end
+for _, name in ipairs(redis.call('HKEYS', k_effect)) do
+  if string.sub(name, 1, 1) == 'j' and not known[name] then return { 'stale', state } end
+end
 
 -- A tombstone stays for good, so it is short: one letter for what most are.
 local holds = state == 'committed' and not f[5]
-redis.call('HSET', k_tomb_effect, 'e:' .. effect_id, state == 'committed' and 'c' or state)
+redis.call('HSET', k_tomb_effect, 'e' .. effect_id, state == 'committed' and 'c' or state)
 if redis.call('GET', k_call) == effect_id then
   redis.call('DEL', k_call)
-  if holds then redis.call('HSET', k_tomb_call, 'c:' .. string.match(k_call, '[^:]+$'), 'c') end
+  if holds then redis.call('HSET', k_tomb_call, 'c' .. string.match(k_call, '[^:]+$'), 'c') end
 end
 if redis.call('GET', k_intent) == effect_id then
   redis.call('DEL', k_intent)
-  if holds then redis.call('HSET', k_tomb_intent, 'i:' .. string.match(k_intent, '[^:]+$'), 'c') end
+  if holds then redis.call('HSET', k_tomb_intent, 'i' .. string.match(k_intent, '[^:]+$'), 'c') end
+end
+for i = 1, #k_joined do
+  if redis.call('GET', k_joined[i]) == effect_id then redis.call('DEL', k_joined[i]) end
 end
 redis.call('DEL', k_effect, k_payload, k_result, k_parts, k_approvals)
 redis.call('HINCRBY', k_counts, state, -1)

@@ -101,6 +101,8 @@ class Effect:
     """Late evidence by attempt, so that the same is told once."""
     adopted: dict[int, str] = field(default_factory=dict, metadata=ABSENT)
     """Tokens of attempts that the log knew and the store had forgotten."""
+    joined: frozenset[str] = field(default=frozenset(), metadata=ABSENT)
+    """The calls that joined it."""
     parts: dict[str, Part] = field(default_factory=dict, metadata=ABSENT)
     approvers: frozenset[str] = field(default=frozenset(), metadata=ABSENT)
 
@@ -161,6 +163,7 @@ class Effect:
         found.update({f"x{number}": executor for number, executor in self.executors.items()})
         found.update({f"l{number}": seen for number, seen in self.seen.items()})
         found.update({f"a{number}": token for number, token in self.adopted.items()})
+        found.update({f"j{call}": "1" for call in self.joined})
         if self.executors:
             found["alive"] = self.alive
         if self.parts:

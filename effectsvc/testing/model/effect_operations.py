@@ -183,6 +183,7 @@ class EffectOperations(Calls, Suspicions):
             self.remember(self.runs[p.at.run], history)
         if how == "intent" and p.call:
             self.calls[p.call] = e.effect_id
+            e.joined |= {p.call}
         said = self.append("replay", "joined", p.entry, rule=how, moved=(e.state, e.state))
         return r.Joined(how, e.effect_id, e.shown_state, e.occ or 1, *said)
 

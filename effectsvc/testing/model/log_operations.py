@@ -54,7 +54,17 @@ class LogOperations(Cell):
         self.exporter = Export(owner, fence, known.until, new_size, new_root, watermark, stream_id)
         return r.ExportAcked(0)
 
-    def retire(self, *, effect_id: str, since: int, seen_n: int, retain_ms: int, call: str, intent: str) -> RetireReply:
+    def retire(
+        self,
+        *,
+        effect_id: str,
+        since: int,
+        seen_n: int,
+        retain_ms: int,
+        call: str,
+        intent: str,
+        joined: tuple[str, ...],
+    ) -> RetireReply:
         """A final effect that is old and exported leaves tombstones."""
         e = self.effects.get(effect_id)
         if e is None:
@@ -66,6 +76,8 @@ class LogOperations(Cell):
         watermark = self.exporter.n if self.exporter else 0
         if watermark < seen_n:
             return r.NotExported(watermark)
+        if e.joined - set(joined):
+            return r.Stale(e.state)
         holds = e.state is State.COMMITTED and not e.compensated
         self.tombs[f"e:{effect_id}"] = "c" if e.state is State.COMMITTED else e.state
         for claims, kind, digest in ((self.calls, "c", call), (self.intents, "i", intent)):
@@ -73,5 +85,6 @@ class LogOperations(Cell):
                 del claims[digest]
                 if holds:
                     self.tombs[f"{kind}:{digest}"] = "c"
+        self.calls = {each: holder for each, holder in self.calls.items() if each not in joined or holder != effect_id}
         del self.effects[effect_id]
         return r.Buried(e.state)

@@ -99,6 +99,7 @@ def facts(command: Command[Any], cell: str) -> Given:
     last, starred = len(command.script.keys) - 1, command.script.keys[-1].removesuffix("*")
     more = [key.removeprefix(prefix) for key in command.keys[last:]]
     said["superseded"] = tuple(key[2:] for key in more if starred == "more" and key.startswith("i:"))
+    said["joined"] = tuple(key[2:] for key in more if starred == "joined")
     above = tuple(key[4:] for key in more if key.startswith("run:"))
     said["above"] = above if starred in ("more", "above") else None
     for name, value in zip(command.script.argv, command.argv, strict=True):
