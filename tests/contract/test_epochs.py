@@ -164,7 +164,7 @@ def test_a_person_answers_for_the_marks_that_witnesses_have_shown(stage: Stage) 
 
 
 def test_only_who_has_shown_its_marks_is_a_witness_and_a_stale_one_is_none(stage: Stage) -> None:
-    seen(stage, "stale", ago_ms=31_000)
+    seen(stage, "stale", ago_ms=32_000)
     seen(stage, "fresh", ago_ms=1_000)
     show(stage, executors=("fresh",))
 
