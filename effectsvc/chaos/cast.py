@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,6 +210,22 @@ class Cast:
             else:
                 self.ended.append(Ended(f"client-{number}", code))
                 self._start_client(number)
+
+    def quiet(self) -> None:
+        """From now on nothing moves: workers and relays end, drained, and none takes their place."""
+        for number in list(self.clients):
+            self.kill(f"client-{number}")
+        moving = {name: each for name, each in self.stack.processes.items() if _role_of(name) != "exporter"}
+        for process in moving.values():
+            process.terminate()
+        until = time.monotonic() + DRAIN_S
+        for name, process in moving.items():
+            try:
+                process.wait(max(0.1, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            del self.stack.processes[name]
 
     # ---- the end ---------------------------------------------------------------------------------------------------
 

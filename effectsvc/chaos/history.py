@@ -31,13 +31,13 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class StoredEffect:
-    """An effect as the store has it; `due_in` names the sets in which it waits for something."""
+    """An effect as the store has it; `due_in` names the sets in which it waits for something, and when that is due."""
 
     effect_id: str
     fields: Mapping[str, str]
     payload: Mapping[str, Any]
     result: bytes | None
-    due_in: frozenset[str] = frozenset()
+    due_in: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def state(self) -> str:
@@ -121,7 +121,7 @@ def _effects(store: SyncStore, commands: Commands) -> dict[str, StoredEffect]:
     keys, prefix = commands.keys, commands.keys.effect("")
     ids = sorted(_scanned(store, prefix))
     due = {
-        name: set(store.send(Read(("ZRANGE", key, 0, -1), _texts)))
+        name: store.send(Read(("ZRANGE", key, 0, -1, "WITHSCORES"), _scores))
         for name, key in {
             "lane": keys.lane("default"),
             "rerun": keys.rerun("default"),
@@ -138,7 +138,7 @@ def _effects(store: SyncStore, commands: Commands) -> dict[str, StoredEffect]:
         payloads = store.send_many([commands.payload(each) for each in page])
         results = store.send_many([commands.result(each) for each in page])
         for effect_id, its, payload, result in zip(page, fields, payloads, results, strict=True):
-            where = frozenset(name for name, members in due.items() if effect_id in members)
+            where = {name: members[effect_id] for name, members in due.items() if effect_id in members}
             found[effect_id] = StoredEffect(effect_id, its, orjson.loads(payload or b"{}"), result, where)
     return found
 
@@ -180,6 +180,10 @@ def _entry(fields: Mapping[str, bytes]) -> Entry:
         after=word["to"],
         raw=fields["e"],
     )
+
+
+def _scores(raw: Any) -> dict[str, float]:
+    return {member.decode(): float(score) for member, score in zip(raw[::2], raw[1::2], strict=True)}
 
 
 def _texts(raw: Any) -> tuple[str, ...]:

@@ -33,8 +33,11 @@ PER_S: Final = 30.0
 """Orders a second over all clients: half of what two busy cores do in bad weather, so that lanes run empty at times."""
 CALM_S: Final = 10.0
 """The server comes back within seconds of its last kill; what is longer away is told by what waits for it."""
-RESOLVE_S: Final = 120.0
-"""Doubt that is left when the storm is over: a lease, two lookups with the settle time between, some backoff."""
+RESOLVE_S: Final = 300.0
+"""Doubt that is left when the storm is over: a lease, two lookups with the settle time between, and the longest pause
+between two questions to a provider that gave no answer."""
+JUDGE_S: Final = 90.0
+"""What the processes' end, the export and the judgement take at most, of the minutes that are given."""
 EXPORTED_S: Final = 60.0
 """An exporter starts within seconds and writes thousands of entries in each; one that hangs is told by the checker."""
 LOOK_S: Final = 0.5
@@ -66,7 +69,8 @@ def blow(wanted: Wanted, *, interrupts: Interrupts, say: Callable[[str], None]) 
             storm = _Storm(wanted, cast, store, commands, interrupts, say)
             is_whole, proposed_s = storm.propose(until=start + 60 * wanted.minutes)
             storm.calm()
-            storm.settle(until=start + 60 * wanted.minutes)
+            storm.settle(until=start + 60 * wanted.minutes - JUDGE_S)
+            cast.quiet()
             storm.export()
             say("judging")
             lines = [line for number in range(CLIENTS) for line in read_journal(cast.journal(number))]
@@ -122,7 +126,7 @@ class _Storm:
 
     def settle(self, *, until: float) -> None:
         """Until nothing moves and no doubt is left but for a person; or until time is up."""
-        until = min(time.monotonic() + RESOLVE_S, max(until, time.monotonic() + RESOLVE_S / 2))
+        until = min(time.monotonic() + RESOLVE_S, max(until, time.monotonic() + RESOLVE_S / 5))
         said = ""
         while (now := time.monotonic()) < until:
             self._interrupts.check()
@@ -141,7 +145,6 @@ class _Storm:
         until, head = time.monotonic() + EXPORTED_S, 0
         while time.monotonic() < until:
             self._interrupts.check()
-            self._cast.look()
             try:
                 head = head or int(self._store.send(self._commands.hash_fields(self._commands.keys.meta))["n"])
                 if self._store.send(self._commands.watermark()) >= head:

@@ -20,6 +20,7 @@ from effectsvc.core.identity import provider_key as key_of_the_product
 
 INTENT = hashlib.sha256(b"an intent").hexdigest()
 EPOCH = "0123456789abcdef"
+NOW_MS = 100_000
 
 
 def token(number: int, nonce: str = "a" * 16) -> str:
@@ -55,7 +56,7 @@ class Story:
         return self.add("commit", "outcome", after, "pending", after, **said)
 
     def history(self, *effects: StoredEffect, **more: Any) -> History:
-        given: dict[str, Any] = {"head": len(self.entries), "now_ms": 10_000} | more
+        given: dict[str, Any] = {"head": len(self.entries), "now_ms": NOW_MS} | more
         return History(entries=self.entries, effects={each.effect_id: each for each in effects}, **given)
 
 
@@ -65,7 +66,7 @@ def effect(state: str, effect_id: str = "e1", tool: str = "charge", due_in: str 
     digest = base64.urlsafe_b64encode(hashlib.sha256(raw).digest()).rstrip(b"=").decode()
     result = json.dumps({"status": "ok", "data": data}).encode() if state == "committed" else None
     stored = {"state": state, "tool": tool, "occ": "1", "result": digest, "since": "1"} | fields
-    return StoredEffect(effect_id, stored, {"intent": short(INTENT)}, result, frozenset(due_in.split()))
+    return StoredEffect(effect_id, stored, {"intent": short(INTENT)}, result, dict.fromkeys(due_in.split(), NOW_MS))
 
 
 def row(ref: str = "cha_1", number: int = 1, part: str = "", kind: str = "charge", **more: Any) -> Written:
@@ -140,6 +141,10 @@ CASES: dict[str, tuple[str, Callable[[Story, History], History]]] = {
     "begun while its tool was frozen": (
         "I4",
         lambda s, h: _after(lambda t: t.add("freeze", "freeze", "frozen", "", "", freeze_id="f", target="charge")),
+    ),
+    "due, and passed over": (
+        "I5",
+        lambda s, h: Story().proposed().history(replace(effect("proposed"), due_in={"lane": NOW_MS - 31_000})),
     ),
     "still pending": ("I5", lambda s, h: Story().proposed().begun().history(effect("pending"))),
     "unknown, and nobody's turn": (
@@ -287,3 +292,11 @@ def test_an_unknown_effect_that_waits_for_a_person_breaks_nothing() -> None:
     story = Story().proposed().begun().closed("unknown")
 
     assert broken(story.history(effect("unknown", waiting_for="person", needs_review="1"))) == set()
+
+
+def test_what_still_moves_when_the_time_is_up_breaks_nothing_while_it_has_a_turn() -> None:
+    waiting = effect("proposed", due_in="lane")
+    told = [Line("accepted", 1, "e1", "none")]
+
+    assert broken(Story().proposed().history(waiting, told=told)) == set()
+    assert broken(Story().proposed().history(replace(waiting, due_in={}), told=told)) == {"I5", "I9"}
