@@ -1,22 +1,48 @@
-"""`runs show` and `runs halt`."""
+"""`runs list|show|halt`."""
 
 from __future__ import annotations
 
 from collections import Counter
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from effectsvc.cli.output import AsJson, DryRun, Exit, Reason, Yes, confirm, emit, fail, say, span
+from effectsvc.cli.output import (
+    AsJson,
+    DryRun,
+    Exit,
+    Reason,
+    Yes,
+    confirm,
+    emit,
+    fail,
+    parse_span,
+    print_table,
+    say,
+    span,
+)
 from effectsvc.core.states import WAITING, State
 
 if TYPE_CHECKING:
     from effectsvc.cli.operator import Operator
+    from effectsvc.cli.run_listing import FoundRun
 
-runs_app = typer.Typer(help="Look at a run, or stop it.", no_args_is_help=True)
+runs_app = typer.Typer(help="Look at runs, or stop them.", no_args_is_help=True)
 
 MAX_HALT_REASON_CHARS = 64
 """The run's record and the rule in the log are short; the entry holds the whole reason."""
+
+
+class Order(StrEnum):
+    """What the first of a list have most of; `recent`: whose last call is the newest."""
+
+    calls = "calls"
+    queued = "queued"
+    running = "running"
+    unknown = "unknown"
+    recent = "recent"
+
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, as the host gave it.")]
 Tenant = Annotated[str, typer.Option("--tenant", help="The run's tenant: run ids are unique in a tenant.")]
@@ -46,48 +72,176 @@ def show(run_id: RunId, tenant: Tenant, as_json: AsJson = False) -> None:
     emit(record, as_json=as_json, text="\n".join(lines))
 
 
+@runs_app.command("list")
+def list_(
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only those that this agent opened or acts in.")] = None,
+    active: Annotated[bool, typer.Option("--active", help="Only those that are neither halted nor closed.")] = False,
+    halted: Annotated[bool, typer.Option("--halted", help="Only those that are halted.")] = False,
+    since: Annotated[
+        str, typer.Option(metavar="SPAN", help="Count calls over so long, and find who called: 90s, 5m, 2h.")
+    ] = "5m",
+    by: Annotated[Order, typer.Option("--by", help="What the first have most of; or recent.")] = Order.calls,
+    limit: Annotated[int, typer.Option(min=1, help="The most that are listed.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List the runs that have something open or called lately.
+
+    Exit codes: 0, 1, 2, 7.
+
+    Example: effectsvc runs list --active --by calls --since 5m
+    """
+    from effectsvc.cli.operator import Operator
+    from effectsvc.cli.run_listing import find_runs
+
+    with Operator() as operator:
+        found = find_runs(operator, since_s=parse_span(since), tenant=tenant, agent=agent)
+        now_ms = operator.now_ms()
+    if active:
+        found = [run for run in found if run.halt_reason is None and not run.closed]
+    if halted:
+        found = [run for run in found if run.halt_reason is not None]
+    most = "last_call_ms" if by is Order.recent else by.value
+    found.sort(key=lambda run: getattr(run, most) or 0, reverse=True)
+    if len(found) > limit:
+        say(f"{len(found) - limit} more are left out (--limit).")
+    if as_json:
+        for run in found[:limit]:
+            emit(run.record(), as_json=True, text="")
+    elif found:
+        columns = ("run", "tenant", "agent", "calls", "last call", "queued", "running", "unknown", "stopped")
+        print_table(columns, [_cells(run, now_ms) for run in found[:limit]])
+    else:
+        say("no such runs.")
+
+
+def _cells(run: FoundRun, now_ms: int) -> tuple[str, ...]:
+    ago = "-" if run.last_call_ms is None else f"{span((now_ms - run.last_call_ms) / 1000)} ago"
+    stopped = f"halted: {run.halt_reason}" if run.halt_reason is not None else "closed" if run.closed else "-"
+    counts = (run.calls, ago, run.queued, run.running, run.unknown)
+    return run.run_id, run.tenant, ", ".join(run.agents) or run.agent, *map(str, counts), stopped
+
+
 @runs_app.command("halt")
 def halt(
-    run_id: RunId,
-    tenant: Tenant,
     reason: Reason,
+    run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run's id, as the host gave it.")] = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", help="RUN's tenant; without RUN, all runs of it that are going on.")
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", help="Instead of RUN: all runs that this agent opened or acts in.")
+    ] = None,
+    since: Annotated[
+        str, typer.Option(metavar="SPAN", help="Without RUN: also runs with nothing open that called so lately.")
+    ] = "1h",
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a run for good: what waits is cancelled, what runs finishes, every later call is refused.
+    """Stop a run for good, or all of an agent or tenant: what waits is cancelled, what runs finishes.
+
+    Every later call in them is refused. `freeze` stops the runs that an agent opens from now on.
 
     Exit codes: 0, 1, 2, 6, 7.
 
-    Example: effectsvc runs halt thread-17 --tenant acme --reason "it repeats itself"
+    Example: effectsvc runs halt --agent atlas --reason "it sends too much"
     """
     from effectsvc.cli.operator import Operator
+
+    if run_id is None and agent is None and tenant is None:
+        raise typer.BadParameter("name a RUN and its --tenant, or an --agent or a --tenant whose runs all halt.")
+    if run_id is not None and (tenant is None or agent is not None):
+        raise typer.BadParameter("run ids are unique in a tenant: RUN goes with --tenant, and not with --agent.")
+    with Operator() as operator:
+        if run_id is not None and tenant is not None:
+            _halt_one(operator, run_id, tenant, reason, dry_run=dry_run, yes=yes, as_json=as_json)
+        else:
+            _halt_all(operator, tenant, agent, parse_span(since), reason, dry_run=dry_run, yes=yes, as_json=as_json)
+    if not dry_run:
+        say("a relay cancels what is queued (`effectsvc relay`); what is unknown is reconciled as always.")
+
+
+def _halt_one(
+    operator: Operator, run_id: str, tenant: str, reason: str, *, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    before = _read(operator, run_id, tenant)
+    if before["halt_reason"] is None and dry_run:
+        _tell({**before, "answer": "would_halt"}, as_json=as_json)
+        return
+    if before["halt_reason"] is None:
+        confirm(f"Halt the run {run_id} for good ({_counts(before)}).", yes=yes)
+    answer = _send_halt(operator, run_id, tenant, reason)
+    if answer == "not_found":
+        _not_found(tenant)
+    _tell({**_read(operator, run_id, tenant), "answer": answer}, as_json=as_json)
+
+
+def _send_halt(operator: Operator, run_id: str, tenant: str, reason: str) -> str:
+    """Halts one run. Answers `halted`, `already_halted` or `not_found`."""
     from effectsvc.cli.output import actor
     from effectsvc.core.identity import run_digest
     from effectsvc.store import replies as r
 
-    with Operator() as operator:
-        before = _read(operator, run_id, tenant)
-        if before["halt_reason"] is None and dry_run:
-            _tell({**before, "answer": "would_halt"}, as_json=as_json)
-            return
-        if before["halt_reason"] is None:
-            confirm(f"Halt the run {run_id} for good ({_counts(before)}).", yes=yes)
-        entry = operator.note("halt", run=run_id, tenant=tenant, reason=reason)
-        reply = operator.send(
-            operator.commands.halt_run(
-                run=run_digest(tenant=tenant, run_id=run_id),
-                tenant=tenant,
-                reason=reason[:MAX_HALT_REASON_CHARS],
-                actor=actor()["actor"],
-                entry=entry,
-            )
-        )
-        if isinstance(reply, r.RunMissing | r.Conflict):
-            _not_found(tenant)
-        answer = "halted" if isinstance(reply, r.RunHalted) else "already_halted"
-        _tell({**_read(operator, run_id, tenant), "answer": answer}, as_json=as_json)
-    say("a relay cancels what is queued (`effectsvc relay`); what is unknown is reconciled as always.")
+    command = operator.commands.halt_run(
+        run=run_digest(tenant=tenant, run_id=run_id),
+        tenant=tenant,
+        reason=reason[:MAX_HALT_REASON_CHARS],
+        actor=actor()["actor"],
+        entry=operator.note("halt", run=run_id, tenant=tenant, reason=reason),
+    )
+    match operator.send(command):
+        case r.RunHalted():
+            return "halted"
+        case r.AlreadyHalted():
+            return "already_halted"
+        case _:
+            return "not_found"
+
+
+def _halt_all(
+    operator: Operator,
+    tenant: str | None,
+    agent: str | None,
+    since_s: float,
+    reason: str,
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Halts every run that is going on: one line for each, and the sums on stderr. One that fails stops no other."""
+    from effectsvc.cli.run_listing import count_open, find_runs
+    from effectsvc.errors import StoreError
+
+    found = find_runs(operator, since_s=since_s, tenant=tenant, agent=agent)
+    going_on = [run for run in found if run.halt_reason is None and (run.is_open or not run.closed)]
+    whose = " of ".join(f"{kind} {name}" for kind, name in (("agent", agent), ("tenant", tenant)) if name is not None)
+    if not going_on:
+        say(f"no run of {whose} is going on.")
+        return
+    if not dry_run:
+        confirm(f"Halt {len(going_on)} runs of {whose} for good ({_counts(_sums(going_on))}).", yes=yes)
+    failed = 0
+    for run in going_on:
+        try:
+            answer = "would_halt" if dry_run else _send_halt(operator, run.run_id, run.tenant, reason)
+            count_open(operator, [run])
+        except StoreError as error:
+            failed, answer = failed + 1, "error"
+            say(f"run {run.run_id} of tenant {run.tenant} was not halted, or that is not known: {error}")
+        record = {**run.record(), "answer": answer}
+        emit(record, as_json=as_json, text=f"{answer}: run {run.run_id} of tenant {run.tenant}: {_counts(record)}")
+    done = "would halt" if dry_run else "halted"
+    say(f"{done} {len(going_on) - failed} runs of {whose}: {_counts(_sums(going_on))}.")
+    if agent is not None:
+        say(f"runs that it opens from now on go on: `effectsvc freeze agent {agent} --reason WHY` stops them too.")
+    if failed:
+        raise typer.Exit(Exit.ERROR)
+
+
+def _sums(runs: list[FoundRun]) -> dict[str, Any]:
+    return {name: sum(getattr(run, name) for run in runs) for name in ("queued", "running", "unknown")}
 
 
 def _tell(record: dict[str, Any], *, as_json: bool) -> None:

@@ -6,11 +6,12 @@ and the provider's references only: no result, and no argument but those that th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import orjson
 
+from effectsvc.cli.log_window import CHUNK, MAX_ENTRIES, LogWindow, RawEntry, time_ms
 from effectsvc.cli.operator import Loaded, Operator
 from effectsvc.cli.output import span
 from effectsvc.core.canonical import short
@@ -22,10 +23,6 @@ from effectsvc.executor_files import executor_is_dead, state_dir
 from effectsvc.store.commands import Read, raw_bytes, text_map
 from effectsvc.tools.hygiene import Hygiene, cleaned
 
-CHUNK: Final = 1_000
-"""Log entries read at once: about a megabyte."""
-MAX_ENTRIES: Final = 50_000
-"""Log entries that are looked through for one effect: some seconds; what lies further back is said to be missing."""
 MAX_AUDIT_BYTES: Final = 4_096
 """Of the arguments that a contract lets operators see: some lines, as they are read beside everything else."""
 DUE_SETS: Final = ("lane", "rerun", "lookup", "parked", "leases", "held")
@@ -244,19 +241,14 @@ def _entries(operator: Operator, effect_id: str, from_ms: int) -> tuple[list[dic
 
     The newest entries are read first, down to when the effect was proposed (stream ids are Redis time).
     """
-    needle, found, seen, end = effect_id.encode(), [], 0, "+"
-    while seen < MAX_ENTRIES:
-        words = ("XREVRANGE", operator.keys.log, end, str(from_ms), "COUNT", CHUNK)
-        chunk = operator.send(Read(words, lambda raw: [(each[0].decode(), each[1]) for each in raw]))
-        found += list(_about(effect_id, needle, chunk))
-        if len(chunk) < CHUNK:
-            return found[::-1], True
-        seen, end = seen + len(chunk), f"({chunk[-1][0]}"
-    return found[::-1], False
+    window = LogWindow(operator, from_ms=from_ms, chunk=CHUNK, limit=MAX_ENTRIES)
+    found = list(_about(effect_id, window))
+    return found[::-1], window.whole
 
 
-def _about(effect_id: str, needle: bytes, chunk: list[tuple[str, list[bytes]]]) -> Iterator[dict[str, Any]]:
-    for stream_id, raw in chunk:
+def _about(effect_id: str, entries: Iterable[RawEntry]) -> Iterator[dict[str, Any]]:
+    needle = effect_id.encode()
+    for stream_id, raw in entries:
         # Looked for in the bytes first: parsing every entry would take ten times as long.
         if not any(needle in value for value in raw):
             continue
@@ -270,7 +262,7 @@ def _about(effect_id: str, needle: bytes, chunk: list[tuple[str, list[bytes]]]) 
 def _entry(stream_id: str, fields: Mapping[str, str], record: Mapping[str, Any]) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "n": int(fields["n"]),
-        "at_ms": int(stream_id.partition("-")[0]),
+        "at_ms": time_ms(stream_id),
         "op": fields["op"],
         "type": fields["type"],
         "answer": fields["answer"],

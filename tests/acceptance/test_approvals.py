@@ -17,7 +17,7 @@ from effectsvc.store.sync_store import SyncStore
 from effectsvc.tools.rendering import render_digest
 from tests.acceptance import operator_tools
 from tests.acceptance.deployment import PROJECT
-from tests.acceptance.test_operator import LONG_MS, SECRET, Desk
+from tests.acceptance.desk import LONG_MS, SECRET, Desk
 
 
 @pytest.fixture(scope="module")
