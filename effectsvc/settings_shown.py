@@ -31,7 +31,7 @@ BESIDE: Final = {
 }
 """Variables that are read from the environment beside the settings."""
 SECRET: Final = frozenset({"EFFECTSVC_ACTOR_TOKEN"})
-INTERNAL: Final = ("EFFECTSVC_DEMO_", "EFFECTSVC_CHAOS_")
+INTERNAL: Final = ("EFFECTSVC_DEMO_", "EFFECTSVC_CHAOS_", "EFFECTSVC_SUPERVISED_")
 """What `demo` and `chaos` tell the processes that they start."""
 
 

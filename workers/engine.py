@@ -11,12 +11,15 @@ import contextlib
 import gc
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+from effectsvc_workers.presence import Presence
 
 from effectsvc.health import Port, Pulse, StoreReady
 from effectsvc.session import Session
@@ -47,6 +50,7 @@ class Engine:
         self._watching: Future[None] | None = None
         self._pulse = Pulse()
         self._port: Port | None = None
+        self._presence: Presence | None = None
 
     def start(self) -> None:
         """Starts the loop and everything on it. Raises what the executor's start raises."""
@@ -65,6 +69,7 @@ class Engine:
         gc.freeze()
         gc.set_threshold(20_000, 50, 1_000)
         self._watching = asyncio.run_coroutine_threadsafe(self._watch_main(), self.loop)
+        self.wait(self._be_present())
 
     def _serve_port(self) -> None:
         tools = [tool.name for tool in self.session.x.registry]
@@ -98,6 +103,11 @@ class Engine:
         await self._stop()
         self.loop.stop()
 
+    async def _be_present(self) -> None:
+        """A worker that is told to drain ends as one that gets SIGTERM does."""
+        self._presence = Presence(self.session, drain=lambda: os.kill(os.getpid(), signal.SIGTERM))
+        self._presence.start()
+
     @property
     def session(self) -> Session:
         assert self._session is not None, "the engine has started"
@@ -130,6 +140,8 @@ class Engine:
         await self.session.stop()
         if self.session.x.overruns:
             self.end_over_overruns()
+        if self._presence is not None:
+            await self._presence.leave()
         await self.session.x.stop()
 
     def stop(self) -> None:

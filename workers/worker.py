@@ -1,7 +1,7 @@
 """A worker process: RQ's SimpleWorker on the cell's lanes, and the engine beside it; and the supervisor of several.
 
-`python -m effectsvc_workers.worker` is one process. `supervise` keeps N of them, respawns what dies, forwards SIGTERM,
-and sees exit statuses (which prove an attempt over).
+`python -m effectsvc_workers.worker` is one process. `Supervisor` keeps N of them, respawns what dies, forwards SIGTERM,
+and sees exit statuses (which prove an attempt over). Who was told to end ends with 0, and is not respawned.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Final, Self
 
 from effectsvc_workers.engine import Engine, import_path_of_project
+from effectsvc_workers.presence import SUPERVISED_SINCE, wall_ms
 from redis import Redis
 from redis.exceptions import RedisError
 from rq import Queue, SimpleWorker
@@ -129,7 +130,7 @@ class _StopSignals:
 
 
 class Supervisor:
-    """N worker processes. `run` returns when all have ended after a signal; each drains by itself."""
+    """N worker processes. `run` returns when all have ended as they were told; each drains by itself."""
 
     def __init__(self, command: list[str], processes: int, *, metrics_port: int | None = None) -> None:
         """`metrics_port`: the first child's; each next one has the next port, and its successor the same one."""
@@ -138,6 +139,7 @@ class Supervisor:
         self.children: dict[int, subprocess.Popen[bytes]] = {}
         self.wanted = processes
         self.stopping = False
+        self._since_ms = wall_ms()
         self._quick_deaths = 0
 
     def run(self) -> int:
@@ -155,6 +157,9 @@ class Supervisor:
                 if self.stopping:
                     worst = worst or (0 if status in (0, -signal.SIGTERM) else 1)
                     continue
+                if status == 0:
+                    logger.info("worker process %s has drained; no other takes its place", child.pid)
+                    continue
                 logger.warning("worker process %s ended with status %s; another takes its place", child.pid, status)
                 self._quick_deaths += 1
                 time.sleep(min(5.0, 0.1 * 2 ** min(6, self._quick_deaths - 1)))
@@ -164,8 +169,10 @@ class Supervisor:
 
     def _spawn(self, place: int) -> None:
         # A session of its own: Ctrl-C in a terminal reaches the supervisor alone, which tells its children once.
-        port = {"EFFECTSVC_METRICS_PORT": str(self.metrics_port + place)} if self.metrics_port else {}
-        self.children[place] = subprocess.Popen(self.command, start_new_session=True, env=os.environ | port)
+        given = {SUPERVISED_SINCE: str(self._since_ms)}
+        if self.metrics_port:
+            given["EFFECTSVC_METRICS_PORT"] = str(self.metrics_port + place)
+        self.children[place] = subprocess.Popen(self.command, start_new_session=True, env=os.environ | given)
 
     def _stop(self, number: int, _: FrameType | None) -> None:
         self.stopping = True

@@ -26,6 +26,7 @@ from effectsvc.cli import (
     quarantine,
     runs,
     tools,
+    workers,
 )
 from effectsvc.cli.output import AsJson, Exit, emit
 from effectsvc.errors import EffectsvcError, StoreUnavailable
@@ -50,6 +51,7 @@ app.add_typer(policy.policy_app, name="policy")
 app.add_typer(runs.runs_app, name="runs")
 app.add_typer(quarantine.quarantine_app, name="quarantine")
 app.add_typer(tools.tools_app, name="tools")
+app.add_typer(workers.workers_app, name="workers")
 effects.effects_app.command("compensate")(compensation.compensate)
 effects.effects_app.command("find")(finding.find)
 app.command()(bench.bench)
@@ -178,8 +180,8 @@ def up(
         for name in ("EFFECTSVC_REDIS_URL", "EFFECTSVC_CELL"):
             typer.echo(f"export {name}='{stack.environment[name]}'")
         try:
-            while not (ended := stack.ended()):
-                time.sleep(0.2)
+            while not (ended := {name: status for name, status in stack.ended().items() if status}):
+                time.sleep(0.2)  # one that ended with 0 was told to: a drained worker
             name, status = next(iter(ended.items()))
             typer.echo(f"effectsvc: {name} ended with status {status}; see {directory / 'logs'}", err=True)
             raise typer.Exit(Exit.ERROR)

@@ -125,7 +125,7 @@ def _cells(run: FoundRun, now_ms: int) -> tuple[str, ...]:
 @runs_app.command("halt")
 def halt(
     reason: Reason,
-    run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run's id, as the host gave it.")] = None,
+    run_id: Annotated[str | None, typer.Argument(metavar="RUN", help="The run's id, as the host gave it.")] = None,
     tenant: Annotated[
         str | None, typer.Option("--tenant", help="RUN's tenant; without RUN, all runs of it that are going on.")
     ] = None,

@@ -1,7 +1,7 @@
 """Every command of one cell, under one name, and the plain reads.
 
-The operations stand in five files by what they are about: `effect_commands`, `waiting_commands`,
-`evidence_commands`, `cell_commands` and `log_commands`; what a command is stands in `command`.
+The operations stand in six files by what they are about: `effect_commands`, `waiting_commands`,
+`evidence_commands`, `cell_commands`, `worker_commands` and `log_commands`; what a command is stands in `command`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from effectsvc.store.effect_commands import (
 from effectsvc.store.evidence_commands import Begun, EvidenceCommands, Finding
 from effectsvc.store.log_commands import LogCommands
 from effectsvc.store.waiting_commands import WaitingCommands
+from effectsvc.store.worker_commands import BeatReply, WorkerCommands
 
 __all__ = [
     "SERVER_TIME_MS",
@@ -38,6 +39,7 @@ __all__ = [
     "Address",
     "Argument",
     "AskLaneReply",
+    "BeatReply",
     "BeginReply",
     "Begun",
     "Command",
@@ -62,7 +64,7 @@ __all__ = [
 ]
 
 
-class Commands(EffectCommands, WaitingCommands, EvidenceCommands, CellCommands, LogCommands):
+class Commands(EffectCommands, WaitingCommands, EvidenceCommands, CellCommands, WorkerCommands, LogCommands):
     """Builds the commands of one cell. `buckets` is the cell's fixed number of tombstone buckets."""
 
     def effect_fields(self, effect_id: str) -> Read[dict[str, str]]:

@@ -34,6 +34,7 @@ class CellKeys:
         self.lanes = p + "lanes"
         self.workers = p + "workers"
         self.executors = p + "executors"
+        self.drains = p + "drains"
         self.catalogue = p + "catalogue"
         self.halted = p + "halted"
         self.retired = p + "retired"

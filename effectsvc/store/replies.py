@@ -393,6 +393,34 @@ class Unshown(Reply):
 
 
 @dataclass(frozen=True, slots=True)
+class ToDrain(Reply):
+    """The worker process is to take no new work, and to end once its running calls have: who said so, when, why."""
+
+    word: ClassVar[str] = "drain"
+    at_ms: int
+    actor: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Draining(Reply):
+    """Whoever is meant hears of it with its next beat."""
+
+    word: ClassVar[str] = "draining"
+    at_ms: int
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyDraining(Reply):
+    """All that are meant were told before, at `at_ms`."""
+
+    word: ClassVar[str] = "already"
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Published(Reply):
     """The body is readable under its digest."""
 

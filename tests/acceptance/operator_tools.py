@@ -5,6 +5,7 @@ Workers find them by EFFECTSVC_TOOLS (`tests.acceptance.operator_tools:tools`), 
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -109,3 +110,23 @@ async def post_rendered(args: Letter, ctx: EffectContext) -> Posted:
 @post_rendered.render
 def rendering(args: Letter) -> dict[str, str]:
     return {"letter": f"Dear {args.to}, {args.text}"}
+
+
+@tools.effect(
+    version=1,
+    purpose="Posts a letter once a gate is open.",
+    use_when="A test wants a call to run for as long as it says.",
+    do_not_use_when="Anything else.",
+    result_means="The file has one more line.",
+    reversibility="irreversible",
+    retry_class="never",
+    intent=("to",),
+    lane="slow",
+    timeout_s=60,
+    settle_s=60,
+)
+async def post_slowly(args: Letter, ctx: EffectContext) -> Posted:
+    """The gate is a file beside the ledger."""
+    while not Path(os.environ[LEDGER_NAME]).with_name(f"gate-{args.to}").exists():
+        await asyncio.sleep(0.01)
+    return Posted(provider_ref=write_line(os.environ[LEDGER_NAME], ctx.idempotency_key), pages=1)

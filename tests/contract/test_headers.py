@@ -263,7 +263,7 @@ WORKS_WITHOUT_MEMORY = {
     *("commit", "release", "progress", "renew", "mark_unknown", "close_read"),
     *("late", "over", "probe", "resolve", "adopt"),
     *("cancel", "reject", "refuse", "hold", "defer", "park", "expire", "overtake"),
-    *("halt_run", "freeze", "thaw", "lift", "accept", "witness", "leave_lane"),
+    *("halt_run", "freeze", "thaw", "lift", "accept", "witness", "leave_lane", "beat", "drain"),
     *("lease_export", "ack_export", "retire"),
 }
 """Everything that closes, reports, stops or resolves: a full server must not keep the truth out."""

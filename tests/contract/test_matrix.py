@@ -16,7 +16,6 @@ from effectsvc.core.effect import Compensated
 from effectsvc.core.states import MOVES
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Address, Begun, Command, Finding, Read, integer
-from effectsvc.store.sync_store import SyncStore
 from tests.contract.matrix_table import ENTRIES, EVERYWHERE, SILENT, STATE_OF, Expected, Row, operation, rows
 from tests.contract.stage import AGENT, LONG_MS, TENANT, TOOL, Stage, decoded, digest
 from tests.contract.twin import Twin
@@ -382,16 +381,6 @@ BEFORE: dict[str, Callable[[Subject], list[Command[Any]]]] = {
 
 
 # ---- the matrix ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def twins(redis_url: str, cell_name: str) -> Iterator[Stage]:
-    """A stage whose every command goes to a server and to the model; at the end both cells are the same."""
-    with SyncStore(redis_url) as real:
-        twin = Twin(real, cell_name)
-        stage = Stage(twin, twin.commands)  # type: ignore[arg-type]  # it only sends
-        yield stage
-        twin.compare(stage.addresses)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,23 +12,12 @@ from effectsvc.store.commands import Address, Command, Commands, Read, integer
 from effectsvc.store.keys import CellKeys, subject_of
 from effectsvc.store.sync_store import SyncStore
 from tests.contract.stage import LONG_MS, TOOL, Stage, digest
-from tests.contract.twin import Twin
 from tests.fault.guards import without
 
 POISON = digest()
 """The digest of the arguments that kill."""
 SUBJECT = subject_of(TOOL, POISON)
 SENDS_AGAIN = 2
-
-
-@pytest.fixture
-def twins(redis_url: str, cell_name: str) -> Iterator[Stage]:
-    """A stage whose every command goes to a server and to the model; at the end both cells are the same."""
-    with SyncStore(redis_url) as real:
-        twin = Twin(real, cell_name)
-        stage = Stage(twin, twin.commands)  # type: ignore[arg-type]  # it only sends
-        yield stage
-        twin.compare(stage.addresses)
 
 
 def poison(stage: Stage) -> Address:

@@ -62,7 +62,7 @@ def difference(real: Any, model: Any, path: str = "") -> list[str]:
 
 
 def _same_time(real: Any, model: Any) -> bool:
-    if isinstance(real, str) and isinstance(model, str) and " " in real:  # a record in one field
+    if isinstance(real, str) and isinstance(model, str) and len(real.split()) > 1:  # a record in one field
         pairs = list(zip_longest(real.split(), model.split()))
         return all(a == b or _same_time(a, b) for a, b in pairs)
     try:
@@ -156,14 +156,14 @@ class Twin:
     def _reads(self, effect_ids: set[str]) -> dict[str, Read[Any]]:
         k, model = self.commands.keys, self.memory.model
         hashes = [k.meta, k.counts, k.switches, k.freezes, k.tenants, k.log_keys, k.epochs, k.witnesses, k.catalogue]
-        hashes += [k.spent, k.deaths, k.exporter]
+        hashes += [k.spent, k.deaths, k.exporter, k.executors, k.drains]
         hashes += [key for e in effect_ids for key in (k.effect(e), k.parts(e))] + [k.run(run) for run in model.runs]
         sets = [k.approvals(e) for e in effect_ids] + [k.run_open(run) for run in model.runs]
         strings = [key for e in effect_ids for key in (k.payload(e), k.result(e))]
         strings += [k.call(call) for call in model.calls] + [k.intent(intent) for intent in model.intents]
         strings += [k.target(target) for target in model.targets]
         lanes = {effect.lane for effect in model.effects.values() if effect.lane}
-        sorted_sets = [k.leases, k.unknown, k.held, k.halted, k.suspects]
+        sorted_sets = [k.leases, k.unknown, k.held, k.halted, k.suspects, k.workers]
         for lane in lanes:
             sorted_sets += [k.lane(lane), k.rerun(lane), k.lookup(lane), k.parked(lane), k.live(lane), k.asked(lane)]
         reads: dict[str, Read[Any]] = {_name(key): Read(("HGETALL", key), text_map) for key in hashes}

@@ -7,10 +7,13 @@ from hypothesis import strategies as st
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Read, integer
 from effectsvc.store.keys import subject_of
+from effectsvc.store.worker_commands import host_target
 from tests.model.machine import Machine, act, one_of
 from tests.model.world import ARGS, EFFECTS, FREEZES, LANE, LONG_MS, RUNS, TENANT, TOOLS
 
 WITNESSES = ("w1", "w2", "w3")
+NEVER_MS = 10**14
+"""A process that was begun then is younger than whatever was said."""
 
 
 class CellActs(Machine):
@@ -93,6 +96,28 @@ class CellActs(Machine):
     def a_witness(self, executor: str, leaving: bool, has_shown: bool) -> None:
         shown = self.world.epoch if has_shown else "e" * 40
         self.send(self.commands.witness(executor=executor, shown=shown, leaving=leaving))
+
+    @act(
+        executor=one_of(WITNESSES),
+        how=one_of(["beat", "beat", "leave", "drain", "drain_host"]),
+        begun_ms=one_of([0, NEVER_MS]),
+        weight=3,
+    )
+    def a_worker(self, executor: str, how: str, begun_ms: int) -> None:
+        """Two processes on one host; what is told to the host counts for one that was begun before."""
+        match how:
+            case "drain" | "drain_host":
+                target = executor if how == "drain" else host_target("h1")
+                command = self.commands.drain(
+                    target=target, begun_ms=begun_ms, actor="pat", reason="why", entry=b"drain"
+                )
+                self.send(command)
+            case _:
+                leaving = how == "leave"
+                command = self.commands.beat(
+                    executor=executor, host="h1", begun_ms=begun_ms, leaving=leaving, about=b"{}"
+                )
+                self.send(command)
 
     # ---- lanes, reads, catalogue -----------------------------------------------------------------------------------
 

@@ -68,6 +68,8 @@ class Cell:
         self.rates: dict[str, tuple[int, ...]] = {}
         self.targets: dict[str, str] = {}
         self.suspects: dict[str, Any] = {}
+        self.workers: dict[str, tuple[int, bytes]] = {}
+        self.drains: dict[str, tuple[int, str, str]] = {}
         self.log: list[Entry] = []
         self.exporter: Export | None = None
         self.op = ""
@@ -93,7 +95,7 @@ class Cell:
     def canonical(self) -> Hashable:
         """All that a later answer about an effect can depend on, hashable: two equal ones have the same future.
 
-        Left out: the log and its counters, an effect's age, sessions, read tools and the catalogue.
+        Left out: the log and its counters, an effect's age, sessions, workers, read tools and the catalogue.
         """
         runs = [
             (

@@ -20,6 +20,7 @@ from effectsvc.testing.model.cell_operations import CellOperations
 from effectsvc.testing.model.evidence_operations import EvidenceOperations
 from effectsvc.testing.model.log_operations import LogOperations
 from effectsvc.testing.model.waiting_operations import WaitingOperations
+from effectsvc.testing.model.worker_operations import WorkerOperations
 
 _FLAGS: Final = frozenset(
     {
@@ -46,7 +47,7 @@ Given = SimpleNamespace
 """A command's facts by name: its arguments, and the tails of its keys."""
 
 
-class Model(WaitingOperations, EvidenceOperations, CellOperations, LogOperations):
+class Model(WaitingOperations, EvidenceOperations, CellOperations, WorkerOperations, LogOperations):
     """One cell: plain data, and one method per operation. `copied` and `canonical` are for explorers."""
 
     def perform(self, command: Command[Any]) -> Any:

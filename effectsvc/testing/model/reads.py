@@ -48,6 +48,10 @@ def _hash(model: Model, key: str) -> dict[str, bytes]:
             found = {name: " ".join(ids) for name, ids in model.switches.items()}
         case "freezes":
             found = {name: "\n".join(known) if known else "ended" for name, known in model.freezes.items()}
+        case "executors":
+            return {name: about for name, (_, about) in model.workers.items()}
+        case "drains":
+            found = {name: f"{at}\n{actor}\n{reason}" for name, (at, actor, reason) in model.drains.items()}
         case "deaths":
             found = {name: str(s.deaths) for name, s in model.suspects.items() if s.deaths}
         case "counts":
@@ -121,6 +125,8 @@ def _scores(model: Model, key: str) -> list[tuple[float, str]]:
     match kind:
         case "suspects":
             scored = {name: float("inf") if s.until is None else s.until for name, s in model.suspects.items()}
+        case "workers":
+            scored = {name: at for name, (at, _) in model.workers.items()}
         case _:
             known = {"halted": model.halted, "live": model.live.get(tail, {}), "asked": model.asked.get(tail, {})}
             scored = known.get(kind)
