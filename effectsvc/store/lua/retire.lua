@@ -21,8 +21,9 @@ if watermark < tonumber(seen_n) then return { 'not_exported', int(watermark) } e
 -- Calls that joined it have claims of their own; one that came since the caller looked is taken along the next time.
 local known = {}
 for i = 1, #k_joined do known['j' .. string.match(k_joined[i], '[^:]+$')] = true end
-for _, name in ipairs(redis.call('HKEYS', k_effect)) do
-  if string.sub(name, 1, 1) == 'j' and not known[name] then return { 'stale', state } end
+local fields = redis.call('HGETALL', k_effect)
+for i = 1, #fields, 2 do
+  if string.sub(fields[i], 1, 1) == 'j' and not known[fields[i]] then return { 'stale', state } end
 end
 
 -- A tombstone stays for good, so it is short: one letter for what most are.
