@@ -11,7 +11,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import hiredis
 from redis.connection import parse_url
@@ -59,8 +59,7 @@ class Connection(asyncio.Protocol):
     # ---- asyncio.Protocol ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # other loops' transports do not inherit from it
         self._watch = self._loop.call_later(1.0, self._look_for_silence)
 
     def data_received(self, data: bytes) -> None:

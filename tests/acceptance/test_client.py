@@ -8,14 +8,17 @@ import secrets
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import uvloop
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from effectsvc.client import AsyncEffectClient, EffectClient, Run
 from effectsvc.core.decision import note_entry
 from effectsvc.core.effect import Caller
+from effectsvc.core.outcome import ToolResult
 from effectsvc.core.states import State
 from tests.acceptance import tools_for_tests
 from tests.acceptance.deployment import CALLER, Deployment, case, soon
@@ -53,6 +56,19 @@ def test_a_host_without_an_event_loop_calls_a_tool(deployment: Deployment) -> No
     assert result.parse(Uploaded).key == result.effect.idempotency_key
     assert (again.status, again.data, again.effect and again.effect.replay) == ("ok", result.data, "call")
     assert deployment.uploaded(1) == 1
+
+
+def test_a_host_whose_event_loop_is_uvloop_calls_a_tool(deployment: Deployment) -> None:
+    """As web servers run it: proposed, heard of by the listener's channel, and read back."""
+
+    async def host() -> ToolResult[Any]:
+        async with deployment.client() as client:
+            run = await _run(client)
+            return await run.call("upload", case(60), tool_call_id="call_1", timeout=30)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(host()).status == "ok"
+    assert deployment.uploaded(60) == 1
 
 
 async def test_tool_calls_of_two_model_apis_are_answered_in_their_order(deployment: Deployment) -> None:

@@ -40,7 +40,8 @@ KEYS = {
     "lookup": CELL.lookup("x"), "parked": CELL.parked("x"), "live": CELL.live("x"), "asked": CELL.asked("x"),
     "due": CELL.lane("x"), "queue": CELL.lane("x"), "tomb_effect": CELL.tombs(1), "tomb_call": CELL.tombs(2),
     "tomb_intent": CELL.tombs(3), "body": CELL.published("x"),
-    "more": CELL.intent("x"), "superseded": CELL.intent("x"), "record_of_it": CELL.effect("x"), "joined": CELL.call("x"),
+    "more": CELL.intent("x"), "superseded": CELL.intent("x"), "record_of_it": CELL.effect("x"),
+    "joined": CELL.call("x"),
 }  # fmt: skip
 """A key of each kind, by the name that the scripts give it; where none stands here, the cell's key of that name."""
 WORDS = {
