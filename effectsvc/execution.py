@@ -187,6 +187,7 @@ async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None)
         max_age_ms=x.key_age_ms(ready.tool.contract, effect, wall_ms),
         rates=ready.rates,
         claims=_other_claims(ready.facts),
+        policy=ready.policy,
         apart=child is not None,
         other=effect.fields.get("compensates") or effect.fields.get("compensated_by", ""),
     )
@@ -231,6 +232,9 @@ async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None)
         case r.Compensating():
             pause_ms = round(COMPENSATING_PAUSE_S * 1000)
             await x.store.send(x.commands.defer(at, attempt=effect.attempt, delay_ms=pause_ms, reason=reply.word))
+            return reply.word
+        case r.PolicyChanged():
+            x.policies.forget()
             return reply.word
         case r.Taken(State.PROPOSED | State.UNKNOWN):
             # Nobody has it: the token's epoch may be over, which another process has accepted while we were idle.

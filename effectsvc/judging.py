@@ -60,6 +60,8 @@ class Ready:
     facts: Facts
     rendered: Any
     completed_parts: tuple[str, ...]
+    policy: str
+    """The digest of the policy that it was judged by; empty for none."""
     rates: tuple[Rate, ...] = ()
     compensates: CompensatedEffect | None = None
 
@@ -140,7 +142,7 @@ async def _judge_under(x: Executor, effect: Effect, at: Address, tool: Tool[Any,
     parts = await x.store.send(x.commands.parts(effect.effect_id)) if "parts" in effect.fields else {}
     completed = tuple(sorted(name for name, (phase, *_) in parts.items() if phase == "done"))
     rates = rates_of(rules, tenant=effect.tenant, agent=effect.agent)
-    return Ready(effect, at, tool, args, facts, rendered, completed, rates, undoes)
+    return Ready(effect, at, tool, args, facts, rendered, completed, book.digest, rates, undoes)
 
 
 def _rendered(

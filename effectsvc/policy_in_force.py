@@ -68,6 +68,10 @@ class PolicyInForce:
             await self.refresh(store)
         return self.book
 
+    def forget(self) -> None:
+        """Another policy is in force, as the store has just said: it is read before the next judgement."""
+        self._read_at = float("-inf")
+
     async def refresh(self, store: AsyncStore) -> None:
         """Reads which policy is published, and the policy itself if it is another. Raises StoreError."""
         async with self._reading:

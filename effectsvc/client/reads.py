@@ -64,16 +64,16 @@ async def read_inline(run: Run, contract: PublishedContract, asked: Asked) -> To
             next_step="Give the client the registry: AsyncEffectClient.from_env(tools=...).",
         )
     book = client.catalogue.book
-    advice = advise(run, asked, contract, book)
-    denial = await _denial(run, asked, tool, advice)
-    call, entry = _read_call(run, contract, asked, advice, denial, book)
-    reply = await client.store.send(client.commands.admit_read(call))
+    while True:
+        advice = advise(run, asked, contract, book)
+        denial = await _denial(run, asked, tool, advice)
+        call, entry = _read_call(run, contract, asked, advice, denial, book)
+        reply = await client.store.send(client.commands.admit_read(call))
+        if not isinstance(reply, r.PolicyChanged):
+            break
+        book = await client.catalogue.book_now()
     match reply:
         case r.Replay(result):
-            if (now := await client.catalogue.book_now()) is not book:
-                anew = advise(run, asked, contract, now)
-                if isinstance(anew.verdict, Deny):
-                    return await _refused_anew(run, contract, asked, anew, now)
             return _result(contract, result, replay="call")
         case r.Refused(rule, layer, detail):
             if rule == "run_halted":
@@ -132,16 +132,6 @@ async def _ask_hooks(run: Run, tool: Tool[Any, Any], sent: SentArguments) -> Hoo
     if isinstance(args, ArgumentsRefused):
         return Deny(args.code, "1:ghost_arguments", message=args.message)
     return await ask_checks(tool, isolation, args=args, ctx=contexts, timeout_s=client.settings.check_timeout_s)
-
-
-async def _refused_anew(
-    run: Run, contract: PublishedContract, asked: Asked, advice: Advice, book: Rulebook
-) -> ToolResult[Any]:
-    """A stored result that the policy of this moment does not allow: the refusal is recorded as a read of its own."""
-    assert isinstance(advice.verdict, Deny)
-    call, _ = _read_call(run, contract, asked, advice, advice.verdict, book)
-    await run.client.store.send(run.client.commands.admit_read(call))
-    return denied_result("", advice.verdict)
 
 
 def _read_call(

@@ -23,7 +23,7 @@ ThawReply: TypeAlias = r.Thawed | r.AlreadyThawed | r.RecoverOnly
 LiftReply: TypeAlias = r.Lifted | r.NotSuspected
 LeaveLaneReply: TypeAlias = r.Left | r.Stay
 AskLaneReply: TypeAlias = r.Asked | r.Enough | r.Idle
-AdmitReadReply: TypeAlias = r.Admitted | r.Replay | r.Refused | r.Frozen | r.WrongCell | r.RunMissing
+AdmitReadReply: TypeAlias = r.Admitted | r.Replay | r.Refused | r.Frozen | r.PolicyChanged | r.WrongCell | r.RunMissing
 CloseReadReply: TypeAlias = r.ReadClosed | r.AlreadyClosed
 
 _READ = readers(

@@ -35,6 +35,7 @@ BeginReply: TypeAlias = (
     | r.Quarantined
     | r.NotCompensable
     | r.Compensating
+    | r.PolicyChanged
     | r.WrongCell
 )
 RenewReply: TypeAlias = r.Renewed | r.Stale | r.Gone
@@ -136,6 +137,7 @@ class EffectCommands(CommandBuilder):
         rates: tuple[Rate, ...] = (),
         claims: tuple[str, ...] = (),
         apart: bool = False,
+        policy: str = "",
     ) -> Command[BeginReply]:
         """`max_age_ms`: how long the provider remembers a key; past it no rerun under rule `idempotent_write`.
 
@@ -143,6 +145,7 @@ class EffectCommands(CommandBuilder):
         `rates` are charged for every attempt but the first, which its proposal was charged for.
         `claims` are other names of its intent, which no other effect may hold.
         `apart`: it would run in a child process, which nothing else runs in.
+        `policy` is the digest of the one that it was judged by; empty for none.
         """
         max_age = "" if max_age_ms is None else max_age_ms
         k = self.keys
@@ -180,6 +183,7 @@ class EffectCommands(CommandBuilder):
                 flag(apart),
                 len(at.above),
                 Limits(rates=rates).windows,
+                policy,
                 decision,
                 entry,
             ),

@@ -231,6 +231,14 @@ class Compensating(Reply):
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyChanged(Reply):
+    """It was judged by another policy than the one in force, whose digest this is (empty: none is)."""
+
+    word: ClassVar[str] = "policy_changed"
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class Renewed(Reply):
     """The lease now ends at `lease_end_ms` (Redis time)."""
 

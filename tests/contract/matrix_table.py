@@ -119,6 +119,8 @@ begin_under_a_freeze
   owner  frozen, taken: due | taken: known-proposed-rerun | gone: none
 begin_past_the_life_of_the_key
   owner  granted: proposed>pending | key_expired: rerun | taken: known-proposed-rerun | gone: none
+begin_under_another_policy
+  owner  policy_changed: due | taken: known-proposed-rerun | gone: none
 begin_without_the_claim
   owner  claim_lost: due | taken: known-proposed-rerun | gone: none
 progress_begun
@@ -224,6 +226,7 @@ SILENT = frozenset(
             "claim_lost",
             "attempt_alive",
             "key_expired",
+            "policy_changed",
         ),
     }
 )

@@ -94,6 +94,21 @@ def test_freeze_parks_what_waits_and_unpark_after_the_thaw_brings_it_back(stage:
     stage.begin(at)
 
 
+def test_begin_that_is_sent_again_is_granted_only_while_its_policy_is_in_force(stage: Stage) -> None:
+    """Its worker has not run it yet, so it judges again; what was granted is released by its token."""
+    at, token = stage.propose(), stage.token(1)
+
+    def begin() -> Any:
+        fields: dict[str, Any] = {"executor": "x", "wall_ms": 1, "decision": "d", "entry": b"d"}
+        return stage.send(stage.commands.begin(at, token=token, lease_ms=600_000, policy="", **fields))
+
+    assert [type(begin()), type(begin())] == [r.Granted, r.Granted]
+    stage.send(stage.commands.publish(kind="policy", name="policy", version=1, digest="p2", body=b"{}", entry=b"{}"))
+    assert begin() == r.PolicyChanged("p2")
+    stage.release(at, token)
+    assert stage.state(at) == "proposed"
+
+
 @pytest.mark.parametrize(
     ("scope", "target"), [("agents", "atlas"), ("tenant", ""), ("fleet", "acme"), ("tool", "a\nb")]
 )
@@ -156,6 +171,21 @@ def test_admit_read_refuses_a_known_call_with_other_arguments(stage: Stage) -> N
     assert (first.rule, first.layer) == ("tool_call_conflict", "4:effect")
     assert (second.rule, second.n) == ("tool_call_conflict", 0)
     assert isinstance(stage.send(stage.commands.admit_read(replace(call, reader="third"))), r.Replay)
+
+
+def test_admit_read_admits_nothing_that_was_judged_by_another_policy(stage: Stage) -> None:
+    """Neither a new call nor a stored answer; what was admitted before the policy changed is told so again."""
+    call = read_call(stage, call=digest())
+    admitted = read_call(stage)
+    stage.send(stage.commands.admit_read(admitted))
+    stage.send(stage.commands.publish(kind="policy", name="policy", version=1, digest="p2", body=b"{}", entry=b"{}"))
+    first, second = stage.twice(stage.commands.admit_read(call))
+    assert first == second == r.PolicyChanged("p2")
+    assert isinstance(stage.send(stage.commands.admit_read(admitted)), r.Admitted)
+    stage.send(close_read(stage, admitted))
+    again = replace(admitted, reader="another")
+    assert stage.send(stage.commands.admit_read(again)) == r.PolicyChanged("p2")
+    assert isinstance(stage.send(stage.commands.admit_read(replace(again, policy="p2"))), r.Replay)
 
 
 def test_admit_read_without_a_call_id_is_decided_each_time_and_claims_nothing(stage: Stage) -> None:

@@ -83,7 +83,7 @@ class Subject:
 
     # ---- the commands that make it -----------------------------------------------------------------------------------
 
-    def begin(self, token: str, *, max_age_ms: int | None = None) -> Command[Any]:
+    def begin(self, token: str, *, max_age_ms: int | None = None, policy: str = "") -> Command[Any]:
         return self.stage.commands.begin(
             self.at,
             token=token,
@@ -92,6 +92,7 @@ class Subject:
             wall_ms=1,
             decision="d",
             max_age_ms=max_age_ms,
+            policy=policy,
             entry=b"decision",
         )
 
@@ -248,7 +249,9 @@ def _withdraw(s: Subject, row: str, actor: str) -> Command[Any]:
 def _begin(s: Subject, row: str, actor: str) -> Command[Any]:
     token = s.stage.token(s.attempt if actor == "stale" else s.attempt + 1)
     token = f"{'e' * 16}{token[16:]}" if actor == "epoch" else token
-    return s.begin(token, max_age_ms=-1 if row == "begin_past_the_life_of_the_key" else None)
+    max_age_ms = -1 if row == "begin_past_the_life_of_the_key" else None
+    policy = "another" if row == "begin_under_another_policy" else ""
+    return s.begin(token, max_age_ms=max_age_ms, policy=policy)
 
 
 def _run(s: Subject, row: str, actor: str) -> Command[Any]:

@@ -155,10 +155,11 @@ class CellActs(Machine):
         args=one_of([ARGS[0], ARGS[0], ARGS[0], ARGS[1]]),
         steps=one_of(["admit", "close", "admit close", "admit close close", "admit close admit"]),
         digest=one_of(["digest", "digest", ""]),
+        policy=one_of([*[None] * 5, "another"]),
         weight=3,
     )
-    def read(self, reader: str, call: str, args: str, steps: str, digest: str) -> None:
-        read_call = self.world.read_call(reader, call, args)
+    def read(self, reader: str, call: str, args: str, steps: str, digest: str, policy: str | None) -> None:
+        read_call = self.world.read_call(reader, call, args, policy or self.world.policy)
         close = self.commands.close_read(read_call, rule="returned", result=b"case", digest=digest, entry=b"closed")
         for step in steps.split():
             self.send(close if step == "close" else self.commands.admit_read(read_call))

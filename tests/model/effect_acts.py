@@ -137,6 +137,7 @@ class EffectActs(Machine):
         epoch=one_of([*[""] * 11, "f" * 16]),
         lease_ms=leases,
         apart=st.booleans(),
+        policy=one_of([*[None] * 9, "", "another"]),
     )
     def begin(
         self,
@@ -146,11 +147,13 @@ class EffectActs(Machine):
         lease_ms: int,
         max_age_ms: int | None = None,
         apart: bool = True,
+        policy: str | None = None,
     ) -> None:
         before = self.cell
         token = self.world.token(self.world.attempt(effect_id) + ahead, epoch=epoch)
-        reply = self.world.begin(effect_id, token, lease_ms=lease_ms, max_age_ms=max_age_ms, apart=apart)
+        reply = self.world.begin(effect_id, token, lease_ms=lease_ms, max_age_ms=max_age_ms, apart=apart, policy=policy)
         if isinstance(reply, r.Granted):
+            assert policy in (None, before["meta"].get("policy", "")), "begun by another policy than the one in force"
             fields = check.effects(before)[effect_id]
             assert not check.stopped(before, fields), "begun while stopped"
             ends = before.get("suspects", {}).get(f"{fields['tool']}:{fields['args'][:22]}")

@@ -168,7 +168,9 @@ class World:
         lease_ms: int = LONG_MS,
         max_age_ms: int | None = None,
         apart: bool = True,
+        policy: str | None = None,
     ) -> Any:
+        """`policy`: the one that it was judged by; the one in force when none is named."""
         if effect_id in self.known:
             self.known[effect_id].tokens.append(token)
         reply = self.send(
@@ -183,6 +185,7 @@ class World:
                 max_age_ms=max_age_ms,
                 apart=apart,
                 other=self.other(effect_id),
+                policy=self.policy if policy is None else policy,
             )
         )
         if isinstance(reply, r.Granted) and reply.n:
@@ -237,5 +240,10 @@ class World:
             self.known[effect_id] = Facts(proposal(effect_id, at.run, intent=at.intent), at.intent)
         return reply
 
-    def read_call(self, reader: str, call: str, args: str) -> ReadCall:
-        return ReadCall(reader, "read_case", TENANT, "atlas", LONER, args, call, b"decision")
+    @property
+    def policy(self) -> str:
+        """The digest of the policy in force, as everybody who judges has just read it."""
+        return self.twin.memory.model.policy or ""
+
+    def read_call(self, reader: str, call: str, args: str, policy: str) -> ReadCall:
+        return ReadCall(reader, "read_case", TENANT, "atlas", LONER, args, call, b"decision", policy=policy)

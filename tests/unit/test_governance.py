@@ -467,11 +467,42 @@ async def test_a_worker_judges_by_the_policy_that_was_published_last() -> None:
         effect = await (await bench.run()).propose("pay", ARGS, tool_call_id="call_1")
         second = policy(entry(deny=("tester",)))
         await push(bench, second)
-        bench.executor.policies._read_at = float("-inf")
         await bench.work()
         assert told(await effect.status())[:2] == ("denied", "tool_denied")
         proposed, refused = decisions(bench, "proposed")[-1], decisions(bench)[-1]
     assert (proposed["policy_digest"], refused["policy_digest"]) == (first.digest, second.digest)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_policy_that_comes_between_the_gates_and_begin_decides(times: int) -> None:
+    """The Authorizer, asked after the gates, takes as long as it takes: nothing begins by the policy of before."""
+    desk, asked = Desk(), 0
+    policies = [policy(entry(approvers=(f"person_{number}",))) for number in range(times - 1)]
+    policies.append(policy(entry(deny=("tester",))))
+
+    class Slow:
+        async def authorize(self, *_: Any) -> Permit:
+            nonlocal asked
+            await push(bench, policies[asked])
+            asked += 1
+            return Permit()
+
+    async with Workbench(desk.tools, policy=policy(entry()), authorizer=Slow()) as bench:
+        effect = await (await bench.run()).propose("pay", ARGS, tool_call_id="call_1")
+        await bench.work()
+        assert told(await effect.status())[:2] == ("denied", "tool_denied")
+    assert (desk.paid, asked) == ([], times)
+
+
+async def test_a_read_is_judged_by_the_policy_of_the_moment() -> None:
+    """Its client has read the catalogue just before, and would not look again for seconds."""
+    desk = Desk()
+    async with Workbench(desk.tools, policy=policy(entry())) as bench:
+        run = await bench.run()
+        assert (await run.call("look", ARGS, tool_call_id="read_1")).ok
+        await push(bench, policy(entry("look", deny=("tester",))))
+        assert told(await run.call("look", ARGS, tool_call_id="read_2"))[:2] == ("denied", "tool_denied")
+    assert desk.read == ["a-1"]
 
 
 @pytest.mark.parametrize("replay", ["call", "intent", "same effect id", "read"])

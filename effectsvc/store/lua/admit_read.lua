@@ -2,7 +2,7 @@
 --[[ admit_read: a read tool's decision; a known call answers from its stored result
 KEYS   meta log run switches tenants halted read spent more*
 ARGV   reader ancestor_count tool tenant agent run args call_id to rule layer halt_rules halts_any policy loops budgets rates retain_ms entry
-REPLY  admitted n epoch | replay result digest n epoch | refused rule layer detail n epoch | frozen scope ids n epoch | wrong_cell cell | run_missing
+REPLY  admitted n epoch | replay result digest n epoch | refused rule layer detail n epoch | frozen scope ids n epoch | policy_changed digest | wrong_cell cell | run_missing
 ]]
 --- include: cell
 --- include: log
@@ -49,7 +49,8 @@ local stop, reason = run_stop(record, above)
 if stop == 'wrong_keys' then return { stop, reason } end
 if stop == 'halted' then return refuse('run_halted', '0.7:run_halted', reason, false) end
 if stop == 'deadline' then return refuse('deadline_passed', '9:deadline', reason, false) end
-local function as_the_client_says() return refuse(rule, layer, '', redis.call('HGET', k_meta, 'policy') == policy) end
+local in_force = redis.call('HGET', k_meta, 'policy') or ''
+local function as_the_client_says() return refuse(rule, layer, '', in_force == policy) end
 if to == 'refused' and tonumber(string.match(layer, '^[%d.]+') or '99') < 2.3 then return as_the_client_says() end
 local loop = nil
 if call_id == '' then loop = look_back(reader)
@@ -57,6 +58,8 @@ elseif not known[1] then loop = look_back(k_read) end
 local looped = loop_refusal(loop, refuse)
 if looped then return looped end
 if to == 'refused' then return as_the_client_says() end
+-- Allowed by another policy than the one in force: its client judges again.
+if in_force ~= policy and not known[5] then return { 'policy_changed', in_force } end
 if known[1] and (known[1] ~= args or known[2] ~= tool) then
   return refuse('tool_call_conflict', '4:effect', known[2], true)
 end

@@ -1,8 +1,8 @@
 #!lua
 --[[ begin: proposed, unknown -> pending
 KEYS   meta log effect run intent lane rerun lookup parked leases unknown switches tenants counts suspects other more*
-ARGV   effect_id token lease_ms executor wall_ms max_age_ms apart ancestor_count rates decision entry
-REPLY  granted lease_end_ms occurrence first_ms first_wall_ms rule n epoch | taken state | gone | not_due due_ms | frozen scope ids | halted reason | deadline deadline_ms | claim_lost holder | key_expired age_ms | suspected | quarantined | not_compensable state | compensating effect_id | wrong_cell cell
+ARGV   effect_id token lease_ms executor wall_ms max_age_ms apart ancestor_count rates policy decision entry
+REPLY  granted lease_end_ms occurrence first_ms first_wall_ms rule n epoch | taken state | gone | not_due due_ms | frozen scope ids | halted reason | deadline deadline_ms | claim_lost holder | key_expired age_ms | suspected | quarantined | not_compensable state | compensating effect_id | policy_changed digest | wrong_cell cell
 ]]
 --- include: cell
 --- include: log
@@ -25,6 +25,7 @@ if not record then return { 'wrong_keys', 'run' } end
 local scope, ids = frozen(f[3], f[2], f[4])
 local stop, reason = run_stop(record, above)
 if stop == 'wrong_keys' then return { stop, reason } end
+local in_force = redis.call('HGET', k_meta, 'policy') or ''
 
 -- The same actor again: granted only while nothing has come between.
 if f[8] == token then
@@ -32,6 +33,7 @@ if f[8] == token then
   if state ~= 'pending' or lease <= now then return { 'taken', state } end
   if scope then return { 'frozen', scope, ids } end
   if stop == 'halted' then return { stop, reason } end
+  if in_force ~= policy then return { 'policy_changed', in_force } end
   return { 'granted', int(lease), f[9], f[10], f[11], f[12] or 'no_refusal', '0', string.sub(epoch, 1, 16) }
 end
 if state ~= 'proposed' and state ~= 'unknown' then return { 'taken', state } end
@@ -57,6 +59,8 @@ if scope then
   return { 'frozen', scope, ids }
 end
 if stop then return { stop, reason } end
+-- Its worker judged by another policy than the one in force: it judges again.
+if in_force ~= policy then return { 'policy_changed', in_force } end
 -- A provider that has forgotten the key would do it again: the age counts from this occurrence's first begin.
 if state == 'unknown' and f[12] == 'idempotent_write' and max_age_ms ~= '' and f[10] then
   local age = now - tonumber(f[10])

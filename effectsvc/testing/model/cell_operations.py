@@ -223,6 +223,8 @@ class CellOperations(EpochOperations, Calls):
             history = self.look_back(run, call.limits, call_id=call_id, tool=call.tool, args=call.args)
         if refusal := self._read_looped(call, run, history):
             return refusal
+        if (self.policy or "") != call.policy and not known:
+            return r.PolicyChanged(self.policy or "")
         if claim and claim.args is not None and (claim.args, claim.tool) != (call.args, call.tool):
             return self._read_refused(call, "tool_call_conflict", "4:effect", claim.tool or "")
         if claim and claim.digest is not None:

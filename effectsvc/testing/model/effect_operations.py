@@ -237,6 +237,7 @@ class EffectOperations(Calls, Suspicions):
         apart: bool,
         limits: Limits,
         superseded: tuple[str, ...],
+        policy: str,
         decision: str,
         entry: bytes,
     ) -> BeginReply:
@@ -246,7 +247,7 @@ class EffectOperations(Calls, Suspicions):
             return r.Gone()
         stop = self.stop(e)
         if e.token == token:
-            return self._granted_before(e, stop)
+            return self._granted_before(e, stop, policy)
         queue = {State.PROPOSED: "lane", State.UNKNOWN: "rerun"}.get(e.state)
         if queue is None or not self.of_this_epoch(token) or number_of(token) != (e.attempt or 0) + 1:
             return r.Taken(e.state)
@@ -262,6 +263,8 @@ class EffectOperations(Calls, Suspicions):
             return stop
         if stop is not None:
             return stop
+        if policy != (self.policy or ""):
+            return r.PolicyChanged(self.policy or "")
         under_key = e.state is State.UNKNOWN and e.rerun == "idempotent_write"
         if under_key and max_age_ms is not None and e.first is not None and self.now - e.first > max_age_ms:
             return r.KeyExpired(self.now - e.first)
@@ -294,12 +297,14 @@ class EffectOperations(Calls, Suspicions):
         said = self.append("decision", "granted", entry, rule=rule, moved=moved)
         return r.Granted(e.lease, e.occ or 1, e.first, e.first_wall, rule, *said)
 
-    def _granted_before(self, e: Effect, stop: r.Stopped | r.Halted | r.Deadline | None) -> BeginReply:
+    def _granted_before(self, e: Effect, stop: r.Stopped | r.Halted | r.Deadline | None, policy: str) -> BeginReply:
         """The same actor again: granted only while nothing has come between."""
         if e.state is not State.PENDING or e.lease is None or e.lease <= self.now:
             return r.Taken(e.state)
         if isinstance(stop, r.Stopped | r.Halted):
             return stop
+        if policy != (self.policy or ""):
+            return r.PolicyChanged(self.policy or "")
         rule = e.rerun or "no_refusal"
         return r.Granted(e.lease, e.occ or 1, e.first or 0, e.first_wall or 0, rule, 0, self.short_epoch)
 
