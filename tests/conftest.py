@@ -16,6 +16,8 @@ import pytest
 
 from effectsvc.embedded import EmbeddedServer
 
+pytest_plugins = ("tests.fuzz.budget",)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_settings_from_outside() -> Iterator[None]:
