@@ -29,6 +29,7 @@ from typing import Any, Final, NoReturn
 from pydantic_core import from_json
 
 from effectsvc import child_wire as wire
+from effectsvc import tracing
 from effectsvc.core.effect import Caller, CompensatedEffect
 from effectsvc.core.outcome import NotAttempted, OutcomeUnknown
 from effectsvc.executor_files import ExecutorLock
@@ -238,6 +239,7 @@ class _Child:
             if frame.header["kind"] == "leave":
                 self._connections.close()
                 self._lock.release()
+                tracing.flush()
                 return 0
             self._channel.tell(self._called(registry, frame))
         return 1
@@ -252,7 +254,8 @@ class _Child:
         args = tool.validate_sent(frame.body)
         if isinstance(args, ArgumentsRefused):
             return wire.pack_error(NotAttempted("The arguments do not fit.", code=args.code), sends=0)
-        return self._run(tool, args, call["context"])
+        with tracing.taken_up(call.get("trace")):
+            return self._run(tool, args, call["context"])
 
     def _run(self, tool: Tool[Any, Any], args: Any, record: Mapping[str, Any]) -> bytes:
         in_loop = is_async(tool.function)

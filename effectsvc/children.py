@@ -24,6 +24,7 @@ from typing import Any, Final, Literal, NamedTuple
 from pydantic_core import to_json
 
 from effectsvc import child_wire as wire
+from effectsvc import tracing
 from effectsvc.core.outcome import NotAttempted
 from effectsvc.errors import ContractError
 from effectsvc.executor_files import EXECUTOR_CHARS, executor_is_dead
@@ -146,6 +147,8 @@ class Child:
         assert self._channel is not None
         reader, writer = self._channel
         call = {"kind": "call", "tool": ctx.tool, "contract": ctx.contract.digest, "context": _record(ctx)}
+        if trace := tracing.trace_parent():
+            call["trace"] = trace
         writer.write(wire.pack(call, sent))
         while (frame := await wire.receive_async(reader)) is not None:
             match frame.header["kind"]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from effectsvc import counts, logs
+from effectsvc import counts, logs, tracing
 from effectsvc.core.canonical import short
 from effectsvc.core.decision import Facts, decision_entry, entry_hash, keyed, note_entry, outcome_entry, shown_ref
 from effectsvc.core.effect import Effect, Payload
@@ -25,6 +25,7 @@ from effectsvc.judging import Hold, PutOff, Ready, Refuse, Unserved, after_stop,
 from effectsvc.policy import deadline_gate, effect_gate, run_halted_gate
 from effectsvc.reconcile import ask_provider, tell_what_is_over
 from effectsvc.retries import after_doubt, bound_of
+from effectsvc.spans import tell_effect, tell_verdict
 from effectsvc.store import replies as r
 from effectsvc.store.command import address_of
 from effectsvc.store.commands import Address
@@ -106,8 +107,13 @@ async def execute(
         reached(At.WORKER_AFTER_BEGIN, effect_id)
         _count_begin(x, attempt)
         begun_s = time.monotonic()
-        verdict = await _run(x, attempt)
-        word = await close(x, attempt, verdict)
+        with tracing.started(tracing.ATTEMPT, effect.tool, parent=effect.payload.trace) as span:
+            if span:
+                tell_effect(span, effect, attempt=effect.attempt + 1, log_key=ready.facts.log_key)
+            verdict = await _run(x, attempt)
+            tell_verdict(span, verdict)
+            word = await close(x, attempt, verdict)
+            span.say(state=word)
         counts.BEGIN_TO_CLOSE.took(time.monotonic() - begun_s)
         counts.moved(effect.tool, word)
         if attempt.suspected and not (isinstance(verdict, Unclear) and verdict.reason == "process_died"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel
 
-from effectsvc import counts
+from effectsvc import counts, tracing
 from effectsvc.compensation import read_compensated
 from effectsvc.core.canonical import read_arguments
 from effectsvc.core.decision import NO_POLICY, NOT_EVALUATED, Facts, decision_entry, proposal_entry
@@ -28,6 +28,7 @@ from effectsvc.policy.limits import rates_of
 from effectsvc.policy.rulebook import Rulebook
 from effectsvc.policy.tool_rules import ToolRules
 from effectsvc.reconcile import question_context
+from effectsvc.spans import tell_effect
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Address
 from effectsvc.tools.arguments import ArgumentsRefused
@@ -322,18 +323,19 @@ async def refuse(x: Executor, effect: Effect, at: Address, refusal: Refuse) -> s
     entry = decision_entry(
         facts, token="", occurrence=effect.occurrence, at_ms=x.wall_ms(), rule=refusal.rule, layer=refusal.layer
     )
-    reached(At.WORKER_BEFORE_REFUSE, at.effect_id)
-    reply = await x.store.send(
-        x.commands.refuse(
-            at,
-            attempt=effect.attempt,
-            rule=refusal.rule,
-            layer=refusal.layer,
-            halts=refusal.halts,
-            entry=entry,
-            next_step=after_stop(x, effect),
-        )
+    command = x.commands.refuse(
+        at,
+        attempt=effect.attempt,
+        rule=refusal.rule,
+        layer=refusal.layer,
+        halts=refusal.halts,
+        entry=entry,
+        next_step=after_stop(x, effect),
     )
+    reached(At.WORKER_BEFORE_REFUSE, at.effect_id)
+    with tracing.started(tracing.REFUSE, effect.tool, parent=effect.payload.trace) as span:
+        reply = await x.store.send(command)
+        _tell_stop(span, effect, facts, refusal.rule, reply.word)
     if isinstance(reply, r.Ended | r.Unknown):
         counts.refused(refusal.rule)
     if isinstance(reply, r.Ended):
@@ -346,21 +348,28 @@ async def hold(x: Executor, effect: Effect, at: Address, wanted: Hold) -> str:
     rule, layer = approval_gate.RULE, approval_gate.LAYER
     facts = await facts_of(x, effect, tool=x.tool(effect.tool), book=x.policies.book)
     entry = proposal_entry(facts, at_ms=x.wall_ms(), rule=rule, layer=layer, escalated=wanted.reason)
-    reply = await x.store.send(
-        x.commands.hold(
-            at,
-            attempt=effect.attempt,
-            rule=rule,
-            layer=layer,
-            render=wanted.render,
-            ttl_ms=wanted.ttl_ms,
-            entry=entry,
-            next_step=after_stop(x, effect),
-        )
+    command = x.commands.hold(
+        at,
+        attempt=effect.attempt,
+        rule=rule,
+        layer=layer,
+        render=wanted.render,
+        ttl_ms=wanted.ttl_ms,
+        entry=entry,
+        next_step=after_stop(x, effect),
     )
+    with tracing.started(tracing.HOLD, effect.tool, parent=effect.payload.trace) as span:
+        reply = await x.store.send(command)
+        _tell_stop(span, effect, facts, rule, reply.word)
     if isinstance(reply, r.Held):
         counts.moved(effect.tool, reply.word)
     return reply.word
+
+
+def _tell_stop(span: tracing.Span, effect: Effect, facts: Facts, rule: str, word: str) -> None:
+    if span:
+        tell_effect(span, effect, attempt=effect.attempt, log_key=facts.log_key)
+        span.say(code=rule, state=word)
 
 
 def after_stop(x: Executor, effect: Effect) -> Literal["lookup", "review"]:

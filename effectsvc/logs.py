@@ -15,6 +15,8 @@ from typing import Any, Final, Literal, NamedTuple, TextIO, TypeAlias
 
 import orjson
 
+from effectsvc import tracing
+
 LogFormat: TypeAlias = Literal["auto", "json", "console"]
 LogLevel: TypeAlias = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
@@ -59,9 +61,9 @@ def stderr_handler(log_format: LogFormat, stream: TextIO) -> logging.Handler:
 
 
 def _ids(record: logging.LogRecord) -> dict[str, Any]:
-    """The ids of the current task, and over them those that the record brings itself (a tool's own logger does)."""
+    """The ids of the current task and span; over them those that the record brings itself (a tool's logger does)."""
     bound = _about.get()
-    ids: dict[str, Any] = {} if bound is None else bound._asdict()
+    ids: dict[str, Any] = ({} if bound is None else bound._asdict()) | tracing.ids()
     return ids | {name: record.__dict__[name] for name in About._fields if name in record.__dict__}
 
 

@@ -11,7 +11,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from effectsvc import counts, logs
+from effectsvc import counts, logs, tracing
 from effectsvc.compensation import read_compensated
 from effectsvc.core.canonical import digest, short
 from effectsvc.core.decision import note_entry, shown_ref
@@ -21,6 +21,7 @@ from effectsvc.core.outcome import Absent, Found, PartlyFound, Undetermined
 from effectsvc.core.states import State
 from effectsvc.executor_files import executor_is_dead
 from effectsvc.retries import deadline_of
+from effectsvc.spans import tell_effect
 from effectsvc.store import replies as r
 from effectsvc.store.command import address_of
 from effectsvc.store.commands import Address
@@ -115,10 +116,14 @@ async def reconcile(x: Executor, effect_id: str, *, force: bool = False) -> str:
     reached(At.RECONCILER_BEFORE_ASK, effect_id)
     # Measured before the question: an answer that is long on its way is as old as its question.
     waited_ms = x.prober.waited_ms(at.effect_id, effect.attempt)
-    answer = await ask_provider(x, effect, tool)
-    counts.LOOKUPS.add(_VERDICTS[type(answer)])
-    reached(At.RECONCILER_AFTER_ASK, effect_id)
-    word = await _report(x, effect, at, tool, prober, claim, answer, waited_ms)
+    with tracing.started(tracing.LOOKUP, effect.tool, parent=effect.payload.trace) as span:
+        if span:
+            tell_effect(span, effect, attempt=effect.attempt, log_key=await x.log_key(effect.tenant))
+        answer = await ask_provider(x, effect, tool)
+        counts.LOOKUPS.add(_VERDICTS[type(answer)])
+        reached(At.RECONCILER_AFTER_ASK, effect_id)
+        word = await _report(x, effect, at, tool, prober, claim, answer, waited_ms)
+        span.say(verdict=_VERDICTS[type(answer)], state=word)
     if word != State.UNKNOWN:
         counts.moved(effect.tool, word)
     reached(At.RECONCILER_AFTER_REPORT, effect_id)

@@ -15,9 +15,14 @@ NOT_A_TOOL: Final = "not_a_tool"
 """Stands for names that a model made up: a label takes only the names of contracts."""
 
 
+def shown_tool(prepared: Prepared) -> str:
+    """The tool's name as a label or a span may show it."""
+    return prepared.proposal.tool if prepared.proposal.version else NOT_A_TOOL
+
+
 def count_proposal(prepared: Prepared, reply: ProposeReply) -> None:
     """Counts what became of one proposal."""
-    tool = prepared.proposal.tool if prepared.proposal.version else NOT_A_TOOL
+    tool = shown_tool(prepared)
     match reply:
         case r.Proposed() | r.Held():
             counts.moved(tool, reply.word)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from effectsvc import tracing
 from effectsvc.client.refusals import denied_result
 from effectsvc.core.canonical import short
 from effectsvc.core.decision import NO_POLICY, NO_REFUSAL, NOT_EVALUATED, UNREADABLE, Facts, keyed, proposal_entry
@@ -322,6 +323,7 @@ def _payload(
         policy=book.digest[:16],
         subject=acting_subject(contract, run.caller, run.tenant_id) if contract else None,
         compensates=asked.compensates,
+        trace=tracing.trace_parent(),
     )
 
 

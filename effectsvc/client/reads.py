@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from effectsvc import tracing
 from effectsvc.client.proposing import Advice, Asked, advise
 from effectsvc.client.refusals import denied_result, refused_result
 from effectsvc.core.canonical import digest, short
@@ -23,6 +24,7 @@ from effectsvc.core.decision import (
     Facts,
     decision_entry,
     entry_hash,
+    keyed,
     outcome_entry,
 )
 from effectsvc.core.identity import args_digest, call_claim_digest, new_nonce
@@ -34,6 +36,7 @@ from effectsvc.policy import approval_gate
 from effectsvc.policy.gate import Allow, Deny, Escalate
 from effectsvc.policy.limits import limits_of
 from effectsvc.policy.rulebook import Rulebook
+from effectsvc.spans import tell_verdict
 from effectsvc.store import replies as r
 from effectsvc.store.cell_commands import ReadCall
 from effectsvc.tools.arguments import ArgumentsRefused, SentArguments
@@ -90,8 +93,14 @@ async def read_inline(run: Run, contract: PublishedContract, asked: Asked) -> To
         case r.Admitted():
             pass
     assert advice.sent is not None
-    verdict = await _run(run, tool, advice.sent, call.reader)
-    return await _close(run, contract, tool, call, entry_hash(entry), verdict)
+    with tracing.started(tracing.READ, contract.name) as span:
+        if span:
+            span.of_call(asked.tool_call_id)
+            args = keyed(call.args, log_key=run.log_key)
+            span.say(effect_id=f"read-{call.reader}", run_id=run.run_id, args_digest=args)
+        verdict = await _run(run, tool, advice.sent, call.reader)
+        tell_verdict(span, verdict)
+        return await _close(run, contract, tool, call, entry_hash(entry), verdict)
 
 
 async def _denial(run: Run, asked: Asked, tool: Tool[Any, Any], advice: Advice) -> Deny | None:

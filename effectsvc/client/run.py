@@ -13,9 +13,11 @@ from contextvars import ContextVar, Token
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from effectsvc import tracing
 from effectsvc.client.compensation import compensated
 from effectsvc.client.counting import count_proposal
 from effectsvc.client.handle import EffectHandle
+from effectsvc.client.proposal_spans import tell_answer, tell_call
 from effectsvc.client.proposing import Asked, Prepared, prepare, prepare_under, read_tool_call
 from effectsvc.client.reads import read_inline
 from effectsvc.client.refusals import refused_result
@@ -115,7 +117,12 @@ class Run:
             delay_s=delay_s,
             effect_id=effect_id,
         )
-        return await self.propose_prepared(await prepare(self, asked))
+        with tracing.started(tracing.PROPOSE) as span:
+            prepared = await prepare(self, asked)
+            tell_call(span, self, prepared)
+            handle = await self.propose_prepared(prepared)
+            tell_answer(span, prepared, handle)
+        return handle
 
     async def propose_in(
         self,
@@ -131,6 +138,7 @@ class Run:
         """Adds the proposal to the application's own MULTI (a redis-py pipeline with `transaction=True`).
 
         The claims are read now and what they name is declared; `settle` sends again by itself if they changed.
+        Its span ends with this call, before the transaction is sent.
         """
         asked = Asked.of(
             tool,
@@ -140,10 +148,14 @@ class Run:
             delay_s=delay_s,
             effect_id=effect_id,
         )
-        prepared = await prepare(self, asked)
-        if prepared.denial is not None:
-            return ProposalInTransaction(asked.effect_id, self, _refused=await self.propose_prepared(prepared))
-        proposal = replace(prepared.proposal, looks=await self._claimed_by(prepared.proposal))
+        with tracing.started(tracing.PROPOSE) as span:
+            prepared = await prepare(self, asked)
+            tell_call(span, self, prepared)
+            if prepared.denial is not None:
+                refused = await self.propose_prepared(prepared)
+                tell_answer(span, prepared, refused)
+                return ProposalInTransaction(asked.effect_id, self, _refused=refused)
+            proposal = replace(prepared.proposal, looks=await self._claimed_by(prepared.proposal))
         prepared = replace(prepared, proposal=proposal)
         command = self.client.commands.propose(proposal)
         place = len(pipe)
@@ -184,8 +196,12 @@ class Run:
         # What it undoes is named by the host, and one effect is undone once, whatever the call's id: any will do.
         call_id = tool_call_id or f"compensation:{new_id}"
         asked = Asked.of(tool, arguments, tool_call_id=call_id, justification=justification, effect_id=new_id)
-        prepared = await prepare(self, replace(asked, compensates=where, said=said))
-        return await self.propose_prepared(replace(prepared, proposal=with_look(prepared.proposal, effect_id)))
+        with tracing.started(tracing.PROPOSE) as span:
+            prepared = await prepare(self, replace(asked, compensates=where, said=said))
+            tell_call(span, self, prepared)
+            handle = await self.propose_prepared(replace(prepared, proposal=with_look(prepared.proposal, effect_id)))
+            tell_answer(span, prepared, handle)
+        return handle
 
     async def _claimed_by(self, proposal: Proposal) -> tuple[str, ...]:
         """The effects that this proposal's claims name now, other than itself."""

@@ -12,6 +12,7 @@ import orjson
 from effectsvc.core.canonical import short
 from effectsvc.core.identity import provider_key
 from effectsvc.core.states import State
+from effectsvc.core.trace_parent import is_trace_parent
 from effectsvc.errors import StoreProtocolError
 
 
@@ -100,6 +101,8 @@ class Payload:
     policy: str
     subject: str | None = None
     compensates: Compensated | None = None
+    trace: str = ""
+    """The proposing span's trace context, for spans alone; empty for none."""
 
     def to_bytes(self) -> bytes:
         record: dict[str, Any] = {
@@ -122,6 +125,7 @@ class Payload:
             "subject": self.subject,
             "compensates": self.compensates
             and [self.compensates.effect_id, self.compensates.run, self.compensates.lane],
+            "trace": self.trace,
         }
         record.update({name: value for name, value in optional.items() if value not in ("", [], None)})
         return orjson.dumps(record)
@@ -140,6 +144,7 @@ class Payload:
             }
             # Canonical bytes keep their key order and number forms through the cut; a parse and dump would not.
             arguments = _cut_arguments(data)
+            trace = record.get("trace")
             return cls(
                 arguments=arguments,
                 run_id=record["run_id"],
@@ -153,6 +158,7 @@ class Payload:
                 policy=record.get("policy", ""),
                 subject=record.get("subject"),
                 compensates=Compensated(*record["compensates"]) if "compensates" in record else None,
+                trace=trace if is_trace_parent(trace) else "",
             )
         except (KeyError, TypeError, ValueError) as error:
             raise StoreProtocolError("An effect's payload cannot be read.") from error
