@@ -200,8 +200,11 @@ class Executor:
         )
 
     async def register(self) -> None:
-        """Says which lanes this cell has; the relay watches them."""
-        for lane in self.settings.lane_names:
+        """Says which lanes this cell has: those that it serves, and those in which its tools' effects wait.
+
+        Relays watch both; what waits in a lane that no worker serves is told of by nobody else.
+        """
+        for lane in sorted({*self.settings.lane_names, *self.registry.lanes}):
             await self.store.send(Read(("SADD", self.keys.lanes, lane), int))
 
     async def stop(self) -> None:

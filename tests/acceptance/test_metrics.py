@@ -137,6 +137,16 @@ async def test_the_relay_tells_of_a_lane_that_nobody_serves_and_of_an_unknown_ef
     assert _of_cell(samples, "unknown_oldest_seconds", reversibility="reversible") == 0
 
 
+async def test_the_relay_tells_of_a_lane_that_no_worker_has_ever_served(deployment: Deployment) -> None:
+    """A lane that only a contract names, by mistake perhaps: what waits there would else be seen by nobody."""
+    relay = await _port(deployment, "relay")
+    async with deployment.client() as client:
+        run = await client.run(tenant_id="acme", run_id="lost_lane", caller=CALLER)
+        await run.propose("unserved", case(551), tool_call_id="call_551")
+    await soon(lambda: _of_cell(_samples(relay), "outbox_depth", lane="nobody") == 1, "the relay tells that it waits")
+    assert _of_cell(_samples(relay), "lane_sessions", lane="nobody") == 0
+
+
 async def test_a_process_is_not_ready_while_the_store_is_away_and_stays_healthy(deployment: Deployment) -> None:
     """503 from worker and relay, with why; their loops beat all the while; ready again when it is back."""
     deployment.start_worker("worker-2")
