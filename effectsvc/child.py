@@ -29,7 +29,7 @@ from typing import Any, Final, NoReturn
 from pydantic_core import from_json
 
 from effectsvc import child_wire as wire
-from effectsvc import tracing
+from effectsvc import logs, tracing
 from effectsvc.core.effect import Caller, CompensatedEffect
 from effectsvc.core.outcome import NotAttempted, OutcomeUnknown
 from effectsvc.executor_files import ExecutorLock
@@ -223,6 +223,8 @@ class _Child:
         self._channel = _Channel(channel)
         self._lock = ExecutorLock.take(Path(orders["directory"]), executor=orders["child"])
         self._place: str = orders["tools"]
+        if orders["logs"]:
+            logs.to_stderr(**orders["logs"])
         self._connections = HttpConnections()
 
     def live(self) -> int:
@@ -246,6 +248,8 @@ class _Child:
 
     def _called(self, registry: ToolRegistry, frame: wire.Frame) -> bytes:
         call = frame.header
+        if call["about"]:
+            logs.about(*call["about"])
         tool = registry.get(call["tool"])
         if tool is None or tool.contract.digest != call["contract"]:
             return wire.pack_error(
@@ -254,7 +258,7 @@ class _Child:
         args = tool.validate_sent(frame.body)
         if isinstance(args, ArgumentsRefused):
             return wire.pack_error(NotAttempted("The arguments do not fit.", code=args.code), sends=0)
-        with tracing.taken_up(call.get("trace")):
+        with tracing.taken_up(call["trace"]):
             return self._run(tool, args, call["context"])
 
     def _run(self, tool: Tool[Any, Any], args: Any, record: Mapping[str, Any]) -> bytes:

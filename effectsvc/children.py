@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, NamedTuple
 from pydantic_core import to_json
 
 from effectsvc import child_wire as wire
-from effectsvc import tracing
+from effectsvc import logs, tracing
 from effectsvc.core.outcome import NotAttempted
 from effectsvc.errors import ContractError
 from effectsvc.executor_files import EXECUTOR_CHARS, executor_is_dead
@@ -91,7 +91,13 @@ class Child:
         _ours.add(ours)
         with theirs:
             reader, _ = self._channel = await asyncio.open_connection(sock=ours)
-            orders = {"do": "fork", "child": self.executor, "directory": str(self._directory), "tools": tools}
+            orders = {
+                "do": "fork",
+                "child": self.executor,
+                "directory": str(self._directory),
+                "tools": tools,
+                "logs": logs.as_sent(),
+            }
             self._server.send(orders, handle=theirs.fileno())
         frame = await wire.receive_async(reader)
         if frame is None or frame.header["kind"] != "ready":
@@ -146,9 +152,14 @@ class Child:
     async def _converse(self, ctx: EffectContext, sent: bytes) -> CallEnd | None:
         assert self._channel is not None
         reader, writer = self._channel
-        call = {"kind": "call", "tool": ctx.tool, "contract": ctx.contract.digest, "context": _record(ctx)}
-        if trace := tracing.trace_parent():
-            call["trace"] = trace
+        call = {
+            "kind": "call",
+            "tool": ctx.tool,
+            "contract": ctx.contract.digest,
+            "context": _record(ctx),
+            "about": logs.told_about(),
+            "trace": tracing.trace_parent(),
+        }
         writer.write(wire.pack(call, sent))
         while (frame := await wire.receive_async(reader)) is not None:
             match frame.header["kind"]:

@@ -34,6 +34,8 @@ class About(NamedTuple):
 
 
 _about: ContextVar[About | None] = ContextVar("effectsvc_about", default=None)
+_sent: Final[dict[str, Any]] = {}
+"""How this process sends its records, once it does: the arguments of `to_stderr`."""
 
 
 def about(effect_id: str, tool: str, attempt: int, run: str) -> None:
@@ -41,8 +43,19 @@ def about(effect_id: str, tool: str, attempt: int, run: str) -> None:
     _about.set(About(effect_id, tool, attempt, run))
 
 
+def told_about() -> tuple[str | int, ...]:
+    """What `about` was told in the current task, for a child process; empty for nothing."""
+    return tuple(_about.get() or ())
+
+
+def as_sent() -> dict[str, Any]:
+    """The arguments with which this process has called `to_stderr`, for a child process; empty if it has not."""
+    return dict(_sent)
+
+
 def to_stderr(*, log_format: LogFormat, level: LogLevel) -> None:
     """Sends this process's records to stderr; `auto` is `console` on a terminal, else `json`."""
+    _sent.update(log_format=log_format, level=level)
     root = logging.getLogger()
     for handler in root.handlers[:]:
         root.removeHandler(handler)

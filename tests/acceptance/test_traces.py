@@ -99,3 +99,14 @@ def test_a_spans_digest_is_the_one_in_the_log_and_no_span_has_arguments(
     assert told == logged
     log = (deployment.directory / "logs" / "worker-1.log").read_text()
     assert CANARY not in spans_file.read_text() + log
+
+
+def test_a_child_process_logs_as_its_worker_does(deployment: Deployment, spans_file: Path) -> None:
+    """Its lines have the same form, the ids of its call, and those of the span that they were written in."""
+    lines = [json.loads(line) for line in (deployment.directory / "logs" / "worker-1.log").read_text().splitlines()]
+    (line,) = (line for line in lines if line["message"] == "it runs apart")
+    (inside,) = (span for span in read_spans(spans_file) if span["name"] == "inside apart")
+    assert line["pid"] == inside["pid"]
+    assert (line["trace_id"], line["span_id"]) == (inside["trace_id"], inside["span_id"])
+    assert (line["level"], line["tool"], line["attempt"]) == ("INFO", "apart", 1)
+    assert deployment.fields(line["effect_id"])["run"] == line["run"]

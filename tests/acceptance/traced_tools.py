@@ -59,6 +59,7 @@ def file(args: Order, ctx: SyncEffectContext) -> Done:
 @tools.effect(**TEXTS, isolation="process")
 def apart(args: Order, ctx: SyncEffectContext) -> Done:
     with tracer.start_as_current_span("inside apart"):
+        ctx.logger.info("it runs apart")
         return Done(pid=os.getpid())
 
 
