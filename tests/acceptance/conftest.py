@@ -15,9 +15,9 @@ def deploy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., D
     """Starts deployments: `deploy(workers=2, EFFECTSVC_LEASE_S="5")`. All are stopped after the module."""
     with contextlib.ExitStack() as running:
 
-        def start(*, workers: int, lossy: bool = False, **environment: str) -> Deployment:
+        def start(*, workers: int, lossy: bool = False, export: bool = False, **environment: str) -> Deployment:
             directory = tmp_path_factory.mktemp("deployment")
-            made = Deployment(directory, workers=workers, lossy=lossy, environment=environment)
+            made = Deployment(directory, workers=workers, lossy=lossy, environment=environment, export=export)
             running.enter_context(made)
             return made
 
