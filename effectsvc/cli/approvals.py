@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -21,6 +22,7 @@ from effectsvc.cli.output import (
     say,
     span,
 )
+from effectsvc.cli.steps import Step, recorded, step, tell, tell_first
 from effectsvc.core.states import State
 
 if TYPE_CHECKING:
@@ -64,12 +66,13 @@ def list_(
     if as_json:
         for row in rows:
             emit(row, as_json=True, text="")
-    elif rows:
+        return
+    if rows:
         columns = ("effect", "tool", "tenant", "agent", "waits", "expires in", "why", "approvals")
         print_table(columns, [_cells(row) for row in rows])
-        say("`effectsvc approvals show E` shows one; then `approve`, `reject` or `edit`.")
     else:
         say("nothing waits for a person.")
+    tell_first(rows)
 
 
 def _row(operator: Operator, loaded: Loaded, now_ms: int) -> dict[str, Any]:
@@ -81,6 +84,7 @@ def _row(operator: Operator, loaded: Loaded, now_ms: int) -> dict[str, Any]:
     return {
         **{name: record[name] for name in (*shown, "approvals_needed")},
         "age_s": round((now_ms - int(loaded.fields["since"])) / 1000, 1),
+        "next": recorded([step("approvals", "show", loaded.effect_id)]),
     }
 
 
@@ -111,11 +115,35 @@ def show(effect_id: EffectId, as_json: AsJson = False) -> None:
     with Operator() as operator:
         question = ask(operator, _held(operator, effect_id, as_json=as_json))
         record = question.record(operator.now_ms())
-    emit(record, as_json=as_json, text=text_of(record))
-    say(
-        f'next: `effectsvc approvals approve {effect_id} --digest {record["digest"]} --reason "..." --yes`, or '
-        f'`effectsvc approvals reject {effect_id} --reason "..." --yes`'
-    )
+        steps = _decide(operator, record)
+    emit({**record, "next": recorded(steps)}, as_json=as_json, text=text_of(record))
+    tell(steps, as_json=as_json)
+
+
+def _decide(operator: Operator, record: dict[str, Any]) -> list[Step]:
+    """What a person may say about what was shown: no with every reason, yes to exactly this digest."""
+    from effectsvc.policy.approvers import is_approver
+
+    effect_id, why, who, actor = record["effect_id"], ("--reason", "WHY"), "", acting()
+    if operator.settings.require_verified_actor and actor.standing != "verified":
+        who = "; set EFFECTSVC_ACTOR_TOKEN first"
+    elif not is_approver(tuple(record["approvers"]), name=actor.name, roles=actor.roles):
+        who = f"; one of {', '.join(record['approvers'])} has to say so"
+    yes = ("approvals", "approve", effect_id, "--digest", record["digest"], *why)
+    otherwise = ("approvals", "edit", effect_id, "--args", "JSON", *why)
+    return [
+        step(*yes, when=f"it may happen exactly so{who}", changes=True),
+        step("approvals", "reject", effect_id, *why, when=f"it may not happen{who}", changes=True),
+        step(*otherwise, when=f"it may happen with other arguments{who}", changes=True),
+    ]
+
+
+def _others(operator: Operator) -> list[Step]:
+    """What else waits for a person."""
+    from effectsvc.store.commands import Read
+
+    waiting = operator.send(Read(("ZCARD", operator.keys.held), int))
+    return [step("approvals", "list")] if waiting else []
 
 
 @approvals_app.command("approve")
@@ -176,11 +204,14 @@ def approve(
                 entry=entry,
             )
         )
+        steps = _others(operator)
     match reply:
         case r.Approved():
-            _end(effect_id, "approved", "approved: a worker begins it.", as_json=as_json)
+            _end(effect_id, "approved", "approved: a worker begins it.", as_json=as_json, steps=steps)
         case r.Waiting(count, needed):
-            _end(effect_id, "waiting", f"recorded: {count} of {needed} people have approved.", as_json=as_json)
+            text = f"recorded: {count} of {needed} people have approved."
+            other = step("approvals", "show", effect_id, when="you are another person who may decide")
+            _end(effect_id, "waiting", text, as_json=as_json, steps=[other])
         case r.SelfApproval():
             fail("who asked for an effect does not approve it.", Exit.REFUSED)
         case r.Already(state):
@@ -220,9 +251,11 @@ def reject(
         confirm(f"Reject {loaded.fields['tool']} {effect_id} for good.", yes=yes)
         entry = operator.note("approval", effect=effect_id, verdict="rejected", reason=reason)
         reply = operator.send(operator.commands.reject(loaded.at, args=loaded.fields["args"], entry=entry))
+        steps = _others(operator)
     match reply:
         case r.Ended():
-            _end(effect_id, "rejected", "rejected: nothing has happened, and nothing will.", as_json=as_json)
+            text = "rejected: nothing has happened, and nothing will."
+            _end(effect_id, "rejected", text, as_json=as_json, steps=steps)
         case r.Already(state):
             _end(effect_id, f"already_{state}", f"already_{state}", as_json=as_json)
         case _:
@@ -261,7 +294,8 @@ def edit(
         reply = send_correction(operator, loaded, wanted, reason)
     match reply:
         case r.Edited():
-            _end(effect_id, "edited", "edited: it waits for an approval as it is now.", as_json=as_json)
+            text = "edited: it waits for an approval as it is now."
+            _end(effect_id, "edited", text, as_json=as_json, steps=[step("approvals", "show", effect_id)])
         case r.SameIntentTaken(other, state):
             fail(f"that would be the change of effect {other}, which is {state}.", Exit.REFUSED)
         case r.Retired():
@@ -279,10 +313,7 @@ def _held(operator: Operator, effect_id: str, *, as_json: bool) -> Loaded:
     """The effect, if it is held; else ends the command with what it is."""
     loaded = operator.find(effect_id)
     if loaded.state != State.HELD:
-        text = (
-            f"it is {loaded.state}: it does not wait for a person's consent. See `effectsvc effects show {effect_id}`."
-        )
-        say(text)
+        say(f"it is {loaded.state}: it does not wait for a person's consent.")
         _end(effect_id, f"is_{loaded.state}", f"is_{loaded.state}", as_json=as_json, code=Exit.REFUSED)
     return loaded
 
@@ -301,6 +332,11 @@ def _moved_on(reply: Any) -> NoReturn:
             fail("it has moved on meanwhile: look again with `effects show`.", Exit.REFUSED)
 
 
-def _end(effect_id: str, word: str, text: str, *, as_json: bool, code: Exit = Exit.DONE) -> NoReturn:
-    emit({"effect_id": effect_id, "answer": word}, as_json=as_json, text=text)
+def _end(
+    effect_id: str, word: str, text: str, *, as_json: bool, code: Exit = Exit.DONE, steps: Sequence[Step] | None = None
+) -> NoReturn:
+    """Tells the answer and ends the command; without `steps` what follows stands in the effect's story."""
+    steps = [step("effects", "show", effect_id)] if steps is None else steps
+    emit({"effect_id": effect_id, "answer": word, "next": recorded(steps)}, as_json=as_json, text=text)
+    tell(steps, as_json=as_json)
     raise typer.Exit(code)

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from effectsvc.cli.freezes import ending
 from effectsvc.cli.output import AsJson, emit, span
-from effectsvc.cli.recovery import read_past, recover
+from effectsvc.cli.recovery import Past, read_past, recover, steps_of
+from effectsvc.cli.steps import Step, lines_of, recorded, step
 
 if TYPE_CHECKING:
     from effectsvc.cli.operator import Operator
@@ -72,13 +74,24 @@ def status(as_json: AsJson = False) -> None:
     from effectsvc.cli.operator import Operator
 
     with Operator() as operator:
-        record = _read(operator)
-    text = "\n".join(_lines(record))
-    del record["text"]
-    emit(record, as_json=as_json, text=text)
+        past = read_past(operator)
+        record = _read(operator, past)
+        steps = steps_of(operator, past) or _steps(operator, record)
+    text = "\n".join([*_lines(record, past), *lines_of(steps)])
+    emit({**record, "next": recorded(steps)}, as_json=as_json, text=text)
 
 
-def _read(operator: Operator) -> dict[str, Any]:
+def _steps(operator: Operator, record: dict[str, Any]) -> list[Step]:
+    """What waits for a person in a cell that has its past."""
+    from effectsvc.cli.next_steps import unknown_left
+
+    contradicted = [step("effects", "list", "--needs-review")] if record["contradicted"] else []
+    held = [step("approvals", "list")] if record["counts"]["held"] else []
+    frozen = [ending(each["freeze_id"], each["switch"]) for each in record["freezes"]]
+    return [*unknown_left(operator), *contradicted, *held, *frozen]
+
+
+def _read(operator: Operator, past: Past) -> dict[str, Any]:
     from effectsvc.core.states import State
     from effectsvc.store.commands import Read
 
@@ -86,7 +99,6 @@ def _read(operator: Operator) -> dict[str, Any]:
     counts = operator.send(commands.hash_fields(keys.counts))
     oldest = operator.send(Read(("ZRANGE", keys.unknown, 0, 0, "WITHSCORES"), list))
     log = operator.send(Read(("XLEN", keys.log), int))
-    past = read_past(operator)
     return {
         "cell": keys.cell,
         "epoch_no": int(meta["epoch_no"]),
@@ -107,14 +119,13 @@ def _read(operator: Operator) -> dict[str, Any]:
         }
         if oldest
         else None,
-        "text": past.lines(),
     }
 
 
-def _lines(record: dict[str, Any]) -> list[str]:
+def _lines(record: dict[str, Any], past: Past) -> list[str]:
     """The same for people."""
     lines = [f"cell {record['cell']}: epoch {record['epoch_no']} ({record['epoch']}), log at {record['n']}"]
-    lines += record["text"]
+    lines += past.lines()
     lines.append("  " + ", ".join(f"{number} {state}" for state, number in record["counts"].items()))
     if record["contradicted"]:
         lines.append(f"  {record['contradicted']} contradicted: evidence says that it happened; a person must look")

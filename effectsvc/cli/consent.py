@@ -164,6 +164,8 @@ def text_of(record: dict[str, Any]) -> str:
         f"held because: {record['why_held']}; decide within {span(record['expires_in_s'])}",
         f"approvals: {len(record['approved_by'])} of {record['approvals_needed']}",
     ]
+    if record["approvers"]:
+        lines.append(f"who may decide: {', '.join(record['approvers'])}")
     if record["justification"]:
         lines.append(f"the agent's justification (its own words): {record['justification']}")
     if record["side_effects"]:

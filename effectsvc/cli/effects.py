@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -23,6 +24,7 @@ from effectsvc.cli.output import (
     say,
     span,
 )
+from effectsvc.cli.steps import Step, recorded, step, tell, tell_first
 from effectsvc.core.states import FINAL, State
 
 if TYPE_CHECKING:
@@ -74,11 +76,13 @@ def list_(
     if as_json:
         for row in rows:
             emit(row, as_json=True, text="")
-    elif rows:
+        return
+    if rows:
         columns = ("effect", "state", "age", "tool", "tenant", "run", "attempt", "waits for", "reason")
         print_table(columns, [_cells(row) for row in rows])
     else:
         say("no such effects.")
+    tell_first(rows)
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -104,7 +108,8 @@ def show(effect_id: EffectId, as_json: AsJson = False) -> None:
     Example: effectsvc effects show 01M7Q5CQG0287RKGM49KP3NJ7G
     """
     from effectsvc.cli.operator import Operator
-    from effectsvc.cli.story import read_story, story_text
+    from effectsvc.cli.story import read_story
+    from effectsvc.cli.telling import story_text
 
     with Operator() as operator:
         record = read_story(operator, operator.find(effect_id))
@@ -178,6 +183,7 @@ def reconcile(
     """
     import asyncio
 
+    from effectsvc.cli.next_steps import left
     from effectsvc.cli.operator import Operator
     from effectsvc.cli.resolution import Answer, already
 
@@ -199,17 +205,18 @@ def reconcile(
             say(f"asking the provider: {reason}")
         word = asyncio.run(_ask_now(operator, registry, effect_id))
         after = operator.find(effect_id)
+        steps = left(operator)
     if after.state != State.UNKNOWN:
         settled = {
             State.COMMITTED: "committed: the provider has it.",
             State.FAILED: "failed: proved that it did not happen.",
             State.PROPOSED: "proposed: proved that it did not happen; a worker begins it again.",
         }
-        _end(after, Answer(after.state, settled.get(State(after.state), after.state)), as_json=as_json)
+        _end(after, Answer(after.state, settled.get(State(after.state), after.state)), as_json=as_json, steps=steps)
     waits = after.fields.get("waiting_for") or after.fields.get("rerun") or "person"
     why = {"taken": "another process is asking just now", "review": "the answer leaves it to a person"}
     found = why.get(word, "what the provider says now does not settle it")
-    text = f"still unknown: {found}. It waits for {waits}; see `effectsvc effects show {effect_id}`."
+    text = f"still unknown: {found}. It waits for {waits}."
     _end(after, Answer("unknown", text, Exit.OPEN), as_json=as_json, word=word, waiting_for=waits)
 
 
@@ -261,6 +268,7 @@ def resolve(
     Example: effectsvc effects resolve 01M7Q5CQG0287RKGM49KP3NJ7G --happened --provider-ref ch_123 --reason "seen in
     the provider's console"
     """
+    from effectsvc.cli.next_steps import left
     from effectsvc.cli.operator import Operator
     from effectsvc.cli.resolution import Answer, Said, Verdict, foresee, said_happened, send_verdict
 
@@ -283,7 +291,8 @@ def resolve(
             _end(loaded, Answer(f"would_{_WORDS[verdict]}", _would(loaded, said)), as_json=as_json)
         confirm(_would(loaded, said), yes=yes)
         answer = send_verdict(operator, loaded, said)
-    _end(loaded, answer, as_json=as_json)
+        steps = left(operator) if answer.code == Exit.DONE else None
+    _end(loaded, answer, as_json=as_json, steps=steps)
 
 
 _WORDS = {"committed": "commit", "failed": "fail", "run_again": "run_again"}
@@ -303,11 +312,20 @@ def _named(loaded: Loaded) -> str:
     return f"{loaded.fields['tool']} effect {loaded.effect_id} ({loaded.state})"
 
 
-def _end(loaded: Loaded, answer: Answer, *, as_json: bool, **more: str) -> NoReturn:
-    """Tells the answer and ends the command: the word on stdout, what to do about a refusal on stderr."""
-    record = {"effect_id": loaded.effect_id, "was": loaded.state, "answer": answer.word, **more}
+def _end(
+    loaded: Loaded, answer: Answer, *, as_json: bool, steps: Sequence[Step] | None = None, **more: str
+) -> NoReturn:
+    """Tells the answer and ends the command: the word on stdout, what to do about a refusal on stderr.
+
+    Without `steps` a refusal and a dry run lead back to the effect's story, and a done thing to nothing.
+    """
     done = answer.code == Exit.DONE
-    emit(record, as_json=as_json, text=answer.text if done else answer.word)
+    if steps is None:
+        is_open = answer.word.startswith("would_") or answer.code not in (Exit.DONE, Exit.NOT_FOUND)
+        steps = [step("effects", "show", loaded.effect_id)] if is_open else []
+    record = {"effect_id": loaded.effect_id, "was": loaded.state, "answer": answer.word, **more}
+    emit({**record, "next": recorded(steps)}, as_json=as_json, text=answer.text if done else answer.word)
     if not done:
         say(answer.text)
+    tell(steps, as_json=as_json)
     raise typer.Exit(answer.code)

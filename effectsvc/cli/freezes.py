@@ -24,6 +24,7 @@ from effectsvc.cli.output import (
     print_table,
     say,
 )
+from effectsvc.cli.steps import Step, recorded, step, tell
 
 
 class Scope(StrEnum):
@@ -66,7 +67,8 @@ def freeze(
         )
         assert isinstance(reply, r.SwitchClosed | r.AlreadyFrozen)  # the id is fresh, so no earlier freeze has ended it
     emit({**record, "answer": "frozen", "switch_ids": reply.ids.split()}, as_json=as_json, text=freeze_id)
-    say(f"{what} is frozen; `effectsvc thaw {freeze_id} --reason ...` ends it.")
+    say(f"{what} is frozen.")
+    tell([ending(freeze_id, what)], as_json=as_json)
 
 
 def _checked(scope: Scope, target: str) -> str:
@@ -149,10 +151,19 @@ def freezes(as_json: AsJson = False) -> None:
         rows.append((freeze_id, scope, target, reason))
         if as_json:
             record = {"freeze_id": freeze_id, "scope": scope, "target": target, "reason": reason}
-            emit(record, as_json=True, text="")
+            emit({**record, "next": recorded([ending(freeze_id, switch)])}, as_json=True, text="")
     if as_json:
         return
     if rows:
         print_table(("freeze", "scope", "target", "reason"), rows)
     else:
         say("nothing is frozen.")
+    tell([ending(freeze_id, switch) for freeze_id, (switch, _) in found], as_json=False)
+
+
+def ending(freeze_id: str, switch: str) -> Step:
+    """What ends the freeze: the cell's own only together with what it was frozen for."""
+    if switch == "cell":
+        return step("cell", "status")
+    over = f"what {switch} was frozen for is over"
+    return step("thaw", freeze_id, "--reason", "WHY", when=over, changes=True)

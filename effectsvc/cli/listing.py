@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+from effectsvc.cli.next_steps import look
 from effectsvc.cli.operator import PIPELINE, Loaded, Operator
 from effectsvc.cli.output import say
+from effectsvc.cli.steps import recorded
 from effectsvc.core.identity import run_digest
 from effectsvc.core.states import State
 from effectsvc.store.command import short
@@ -111,6 +113,7 @@ def _scanned(operator: Operator) -> Iterator[str]:
 
 def _row(effect: Loaded, now_ms: int) -> dict[str, Any]:
     fields = effect.fields
+    marks = {"needs_review": "needs_review" in fields, "contradicted": "contradicted" in fields}
     return {
         "effect_id": effect.effect_id,
         "state": effect.state,
@@ -124,8 +127,8 @@ def _row(effect: Loaded, now_ms: int) -> dict[str, Any]:
         "attempt": effect.attempt,
         "attempts_alive": [int(number) for number in effect.alive],
         "in_doubt": "doubt" in fields,
-        "needs_review": "needs_review" in fields,
-        "contradicted": "contradicted" in fields,
+        **marks,
         "waiting_for": fields.get("waiting_for") or fields.get("lane_reason"),
         "reason": fields.get("reason") or fields.get("rule") or fields.get("code"),
+        "next": recorded(look(effect.effect_id, state=effect.state, **marks)),
     }

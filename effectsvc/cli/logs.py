@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from effectsvc.cli.log_keys import keys_app
+from effectsvc.cli.log_steps import after_verifying, recovering
 from effectsvc.cli.output import SCHEMA_VERSION, AsJson, DryRun, Exit, Reason, Yes, actor, confirm, emit, fail
+from effectsvc.cli.steps import recorded, step, tell
 
 if TYPE_CHECKING:
     from effectsvc.decisionlog.keys import Signer
@@ -26,6 +28,10 @@ EXIT_USAGE, EXIT_IO = 2, 6
 """Of `log verify`, whose exit codes are its own."""
 
 LogDir = Annotated[Path, typer.Argument(metavar="LOG", help="The log's directory.")]
+OwnLog = Annotated[
+    Path, typer.Argument(metavar="LOG", envvar="EFFECTSVC_LOG_DIR", help="The log's directory; else the setting's.")
+]
+"""Where the directory is all that is named: the setting may name it."""
 Key = Annotated[str | None, typer.Option("--key", help="The log's public key, or a file that holds it.")]
 KeyFile = Annotated[Path | None, typer.Option(help="The key that signs the log's checkpoints.")]
 KeyEnv = Annotated[str | None, typer.Option(help="The environment variable that holds that key.")]
@@ -43,7 +49,7 @@ class Format(StrEnum):
 
 @log_app.command("verify")
 def verify_command(
-    log: LogDir,
+    log: OwnLog,
     key: Key = None,
     witness: Annotated[list[str] | None, typer.Option(help="A cosigner's public key, or its file; repeatable.")] = None,
     witnesses_needed: Annotated[int | None, typer.Option(min=0, help="So many of them must have cosigned.")] = None,
@@ -79,7 +85,9 @@ def verify_command(
         fail(f"{error.code}: {error}", EXIT_USAGE)
     except OSError as error:
         fail(f"the log cannot be read: {error.strerror or error}", EXIT_IO)
-    emit(report.record(), as_json=as_json, text=str(report))
+    steps = after_verifying(log, report)
+    emit({**report.record(), "next": recorded(steps)}, as_json=as_json, text=str(report))
+    tell(steps, as_json=as_json)
     raise typer.Exit(int(report.verdict))
 
 
@@ -416,7 +424,7 @@ def prune_command(
 
 @log_app.command("recover")
 def recover_command(
-    log: LogDir,
+    log: OwnLog,
     reason: Reason,
     key_file: KeyFile = None,
     key_env: KeyEnv = None,
@@ -437,7 +445,8 @@ def recover_command(
     with Operator() as operator, SyncStore(operator.settings.redis_url) as store:
         seen = damage_of(log, store, operator.commands)
         if seen is None:
-            emit({"outcome": "whole"}, as_json=as_json, text="every record is whole and there; nothing to do.")
+            emit({"outcome": "whole", "next": []}, as_json=as_json, text="every record is whole and there.")
+            tell([], as_json=as_json)
             return
         how = (
             "from the stream, byte for byte"
@@ -447,12 +456,16 @@ def recover_command(
         sealed = ", ".join(seen.sealed) or "nothing"
         text = f"{seen.good} records are whole; then: {seen.reason} Sealed: {sealed}. Back {how}."
         if dry_run:
-            emit(_fields(seen) | {"outcome": "dry_run"}, as_json=as_json, text=text)
+            steps = [recovering(log)]
+            emit(_fields(seen) | {"outcome": "dry_run", "next": recorded(steps)}, as_json=as_json, text=text)
+            tell(steps, as_json=as_json)
             return
         confirm(text, yes=yes)
         signers = [_signer(key_file, key_env)]
         mend(log, store, operator.commands, signers=signers, by=actor()["actor"], reason=reason)
-    emit(_fields(seen) | {"outcome": "mended"}, as_json=as_json, text=f"mended. {text}")
+    steps = [step("log", "verify", str(log), when="the exporter is started again")]
+    emit(_fields(seen) | {"outcome": "mended", "next": recorded(steps)}, as_json=as_json, text=f"mended. {text}")
+    tell(steps, as_json=as_json)
 
 
 def _fields(value: Any) -> dict[str, Any]:

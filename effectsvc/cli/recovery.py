@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from effectsvc.cli.output import AsJson, DryRun, Exit, Reason, Yes, confirm, emit, fail, say, span
+from effectsvc.cli.steps import Step, recorded, step, tell
 
 if TYPE_CHECKING:
     from effectsvc.cli.operator import Operator
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from effectsvc.store.async_store import Mark
     from effectsvc.store.commands import AcceptReply
     from effectsvc.store.epochs import Witness
-
-RECOVER: Final = "effectsvc cell recover --reason ..."
 
 
 @dataclass(frozen=True)
@@ -47,16 +46,6 @@ class Past:
         """Whether everybody has spoken, and nobody knows more than the store."""
         return not self.lost and not self.missing
 
-    def next_command(self) -> str:
-        """What a person does now; empty for nothing."""
-        if self.in_force and not self.freezes:
-            return ""
-        if self.is_whole:
-            return RECOVER
-        return (
-            f"{RECOVER} --accept-loss" if not self.missing else f"start the missing workers, or {RECOVER} --accept-loss"
-        )
-
     def record(self) -> dict[str, Any]:
         """For JSON."""
         from effectsvc.store.epochs import EPOCH_CHARS
@@ -74,7 +63,6 @@ class Past:
             "missing_witnesses": [witness.executor for witness in self.missing],
             "spooled": self.spooled,
             "frozen_by_service": sorted(self.freezes),
-            "next": self.next_command(),
         }
 
     def _witness_record(self, witness: Witness) -> dict[str, Any]:
@@ -106,8 +94,6 @@ class Past:
             lines.append(f"  missing witness: {witness.executor}, seen {seen} ago, has not shown its marks")
         if self.spooled:
             lines.append(f"  {self.spooled} outcomes wait in this host's spool")
-        if command := self.next_command():
-            lines.append(f"  next: {command}")
         return lines
 
 
@@ -148,6 +134,58 @@ def read_past(operator: Operator) -> Past:
     )
 
 
+# ---- what to do next -------------------------------------------------------------------------------------------------
+
+
+def steps_of(operator: Operator, past: Past) -> list[Step]:
+    """What a person does about the past: first what brings it back, then what came back, last the answer for the rest.
+
+    Empty when the epoch is in force and nothing is frozen for it.
+    """
+    from effectsvc.cli.next_steps import unknown_left
+
+    recover = ("cell", "recover", "--reason", "WHY")
+    if past.in_force and not past.freezes:
+        return []
+    if past.is_whole:
+        return [step(*recover, changes=True)]
+    loss = (*recover, "--accept-loss")
+    if past.missing:
+        hosts = ", ".join(witness.executor for witness in past.missing)
+        return [
+            step("cell", "status", when=f"the workers that have not spoken ({hosts}) are started again"),
+            step(*loss, when="they are gone for good", changes=True),
+        ]
+    gone = "there is no newer copy of the store"
+    log = operator.settings.log_dir
+    if log is None:
+        at_hand = "the exported log is at hand, and was not told to the store yet"
+        return [
+            step(*recover, "--log", "LOG-DIRECTORY", when=at_hand, changes=True),
+            *(unknown_left(operator) or [step(*loss, when=gone, changes=True)]),
+        ]
+    if (untold := _untold(operator, past, log)) is None:
+        return [step("log", "verify", str(log))]
+    if untold:
+        return [step(*recover, "--log", str(log), when=gone, changes=True)]
+    return unknown_left(operator) or [step(*loss, when=gone, changes=True)]
+
+
+def _untold(operator: Operator, past: Past, log: Path) -> list[LostAttempt] | None:
+    """The attempts of these rollbacks that the exported log knows and the store does not; None for a damaged log."""
+    from effectsvc.core.identity import parse_attempt_token
+    from effectsvc.decisionlog import DecisionLogError
+    from effectsvc.decisionlog.recovery import rollbacks
+
+    try:
+        told = [each for each in rollbacks(log) if each.freeze_id in past.freezes] if log.is_dir() else []
+    except DecisionLogError:
+        return None
+    lost = [attempt for rollback in told for attempt in rollback.attempts]
+    known = {each.effect_id: each.attempt for each in operator.load(attempt.effect_id for attempt in lost)}
+    return [each for each in lost if known.get(each.effect_id, 0) < parse_attempt_token(each.begun.token).n]
+
+
 AcceptLoss = Annotated[
     bool,
     typer.Option(
@@ -183,19 +221,21 @@ def recover(
 
     Example: effectsvc cell recover --reason "restored from the backup" --dry-run
     """
+    from effectsvc.cli.next_steps import left
     from effectsvc.cli.operator import Operator
 
     with Operator() as operator:
         past = read_past(operator)
         record = {"cell": operator.keys.cell, **past.record()}
         if past.in_force and not past.freezes:
-            emit({**record, "answer": "already_recovered"}, as_json=as_json, text="already_recovered")
+            _end({**record, "answer": "already_recovered"}, left(operator), as_json=as_json)
             return
         ends = past.is_whole or accept_loss
         text = "\n".join([f"cell {operator.keys.cell}", *past.lines()])
         if dry_run:
             answer = "would_recover" if ends else "would_stay_frozen"
-            emit({**record, "answer": answer}, as_json=as_json, text=f"{text}\n{answer}")
+            say(text)
+            _end({**record, "answer": answer}, steps_of(operator, past), as_json=as_json)
             return
         say(text)
         confirm("End the freeze: begin again." if ends else "Tell the store what is known here.", yes=yes)
@@ -211,9 +251,15 @@ def recover(
             "adopted": told[1],
             "answer": answer,
         }
-        emit(record, as_json=as_json, text=answer)
+        _end(record, left(operator) if recovered else steps_of(operator, after), as_json=as_json)
         if not recovered:
             fail("something that was acknowledged is missing, and nobody has answered for it.", Exit.REFUSED)
+
+
+def _end(record: dict[str, Any], steps: list[Step], *, as_json: bool) -> None:
+    """Tells the answer, and what follows."""
+    emit({**record, "next": recorded(steps)}, as_json=as_json, text=record["answer"])
+    tell(steps, as_json=as_json)
 
 
 def lost_attempts(log: Path | None, key: str | None) -> list[LostAttempt]:

@@ -22,6 +22,7 @@ from effectsvc.cli.output import (
     say,
     span,
 )
+from effectsvc.cli.steps import Step, lines_of, recorded, step, tell, tell_first
 from effectsvc.core.states import WAITING, State
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def show(run_id: RunId, tenant: Tenant, as_json: AsJson = False) -> None:
         f"{record['queued']} queued, {record['running']} running, {record['unknown']} unknown",
         *(f"  {each['effect_id']}  {each['state']}  {each['tool']}" for each in record["open_effects"]),
     ]
-    emit(record, as_json=as_json, text="\n".join(lines))
+    steps = _steps(record)
+    emit({**record, "next": recorded(steps)}, as_json=as_json, text="\n".join([*lines, *lines_of(steps)]))
 
 
 @runs_app.command("list")
@@ -105,14 +107,23 @@ def list_(
     found.sort(key=lambda run: getattr(run, most) or 0, reverse=True)
     if len(found) > limit:
         say(f"{len(found) - limit} more are left out (--limit).")
+    rows = [{**run.record(), "next": recorded(_look(run))} for run in found[:limit]]
     if as_json:
-        for run in found[:limit]:
-            emit(run.record(), as_json=True, text="")
-    elif found:
+        for row in rows:
+            emit(row, as_json=True, text="")
+        return
+    if found:
         columns = ("run", "tenant", "agent", "calls", "last call", "queued", "running", "unknown", "stopped")
         print_table(columns, [_cells(run, now_ms) for run in found[:limit]])
     else:
         say("no such runs.")
+    tell_first(rows)
+
+
+def _look(run: FoundRun) -> list[Step]:
+    """The step from a list to the run; none for one in which nothing can happen any more."""
+    is_over = run.halt_reason is not None or run.closed
+    return [] if is_over and not run.unknown else [step("runs", "show", run.run_id, "--tenant", run.tenant)]
 
 
 def _cells(run: FoundRun, now_ms: int) -> tuple[str, ...]:
@@ -235,7 +246,8 @@ def _halt_all(
     done = "would halt" if dry_run else "halted"
     say(f"{done} {len(going_on) - failed} runs of {whose}: {_counts(_sums(going_on))}.")
     if agent is not None:
-        say(f"runs that it opens from now on go on: `effectsvc freeze agent {agent} --reason WHY` stops them too.")
+        stop = step("freeze", "agent", agent, "--reason", "WHY", when="it opens new runs", changes=True)
+        tell([stop], as_json=as_json)
     if failed:
         raise typer.Exit(Exit.ERROR)
 
@@ -245,7 +257,25 @@ def _sums(runs: list[FoundRun]) -> dict[str, Any]:
 
 
 def _tell(record: dict[str, Any], *, as_json: bool) -> None:
-    emit(record, as_json=as_json, text=f"{record['answer']}: {_counts(record)}")
+    steps = _steps(record)
+    text = f"{record['answer']}: {_counts(record)}"
+    emit({**record, "next": recorded(steps)}, as_json=as_json, text=text)
+    tell(steps, as_json=as_json)
+
+
+def _steps(record: dict[str, Any]) -> list[Step]:
+    """What a person does about the run: halt it if it runs away; once it is halted, settle what is unknown."""
+    named = (record["run_id"], "--tenant", record["tenant"])
+    if record["halt_reason"] is None and not record["closed"]:
+        agent = ("--agent", record["agent"])
+        everywhere = "its agent runs away in other runs as well"
+        return [
+            step("runs", "halt", *named, "--reason", "WHY", when="it runs away", changes=True),
+            step("runs", "halt", *agent, "--reason", "WHY", when=everywhere, changes=True),
+        ]
+    if record["unknown"]:
+        return [step("effects", "list", "--state", "unknown", "--tenant", record["tenant"], "--run", record["run_id"])]
+    return []
 
 
 def _counts(record: dict[str, Any]) -> str:

@@ -1,21 +1,22 @@
 """The story of one effect: where it stands, what is known, what it waits for, and how it came there.
 
-One record of JSON values, read from the store and the cell's log, and its telling for people. Digests, names, times
+One record of JSON values, read from the store and the cell's log; `telling` says it to people. Digests, names, times
 and the provider's references only: no result, and no argument but those that the contract lists as audit fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
 
 from effectsvc.cli.log_window import CHUNK, MAX_ENTRIES, LogWindow, RawEntry, time_ms
+from effectsvc.cli.next_steps import of_effect
 from effectsvc.cli.operator import Loaded, Operator
-from effectsvc.cli.output import span
+from effectsvc.cli.steps import recorded, step
 from effectsvc.core.canonical import short
-from effectsvc.core.codes import WAITS
 from effectsvc.core.identity import call_claim_digest, parse_attempt_token, provider_key
 from effectsvc.core.states import State
 from effectsvc.errors import ContractError
@@ -26,7 +27,7 @@ from effectsvc.tools.hygiene import Hygiene, cleaned
 MAX_AUDIT_BYTES: Final = 4_096
 """Of the arguments that a contract lets operators see: some lines, as they are read beside everything else."""
 DUE_SETS: Final = ("lane", "rerun", "lookup", "parked", "leases", "held")
-_TOLD: Final = (
+TOLD: Final = (
     "outcome",
     "reason",
     "error_type",
@@ -39,6 +40,17 @@ _TOLD: Final = (
     "evidence_digest",
 )
 """Fields of an entry's own record that tell something; the other ones are the same in every entry of an effect."""
+STAGES: Final = {
+    "proposal": ("propose",),
+    "gates": ("hold", "refuse", "defer", "park", "unpark"),
+    "approval": ("approve", "edit", "reject", "expire"),
+    "attempt": ("begin", "progress"),
+    "lookup": ("probe",),
+    "evidence": ("late", "over", "adopt"),
+    "outcome": ("commit", "release", "mark_unknown", "resolve", "cancel", "overtake"),
+}
+"""Where in an effect's life an operation stands. What is written about another effect (`compensated`) is an outcome."""
+_STAGE_OF: Final = {op: stage for stage, ops in STAGES.items() for op in ops}
 
 
 def read_story(operator: Operator, loaded: Loaded) -> dict[str, Any]:
@@ -76,11 +88,11 @@ def read_story(operator: Operator, loaded: Loaded) -> dict[str, Any]:
         "parts": _parts(operator, loaded),
         "evidence": _evidence(fields),
         "waiting": _waiting(operator, loaded, now),
-        "question": _question(operator, loaded),
+        "question": _question(operator, loaded, entries),
         "entries": entries,
         "entries_complete": complete,
     }
-    record["next_command"] = _next_command(operator, record)
+    record["next"] = recorded(of_effect(operator, record))
     return record
 
 
@@ -191,46 +203,42 @@ def _waiting(operator: Operator, loaded: Loaded, now_ms: int) -> dict[str, Any]:
     return {"for": waits, "in_s": None if at_ms is None else round((at_ms - now_ms) / 1000, 3), "due_ms": due}
 
 
-def _question(operator: Operator, loaded: Loaded) -> dict[str, Any] | None:
-    """What to ask the provider: the key of the whole effect, and of each part that was begun."""
-    if loaded.payload is None or loaded.attempt == 0:
+def _question(operator: Operator, loaded: Loaded, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """What to ask the provider: in words, and the key of the whole effect and of each part that was begun.
+
+    The key is None where the payload is gone: it is made from the arguments, and the log has only digests of them.
+    `exported` is the command that tells what the exported log knows of an effect that the store had forgotten.
+    """
+    if loaded.attempt == 0:
         return None
-    intent, occurrence = loaded.payload.intent_key, int(loaded.fields.get("occ", "1"))
-    parts = operator.send(operator.commands.parts(loaded.effect_id))
+    contract, tool = operator.contract(loaded.fields["tool"]), loaded.fields["tool"]
+    begun = [each["at_ms"] for each in entries if each["op"] == "begin"]
+    what = f"{tool} ({contract['purpose']})" if contract.get("purpose") else tool
+    when = f" began at {' and '.join(map(_clock, begun))}" if begun else " began at a time that is not known here"
+    key, part_keys, exported = None, {}, None
+    if "lost" in loaded.fields:
+        log = operator.settings.log_dir
+        exported = step("log", "find", "LOG-DIRECTORY" if log is None else str(log), loaded.effect_id).command
+    if loaded.payload is None:
+        ask = f"is there anything that it did then? {what}{when}; its arguments are lost, and its key with them."
+    else:
+        intent, occurrence = loaded.payload.intent_key, int(loaded.fields.get("occ", "1"))
+        parts = operator.send(operator.commands.parts(loaded.effect_id))
+        key = provider_key(intent_key=intent, occurrence=occurrence)
+        part_keys = {name: provider_key(intent_key=intent, occurrence=occurrence, part=name) for name in sorted(parts)}
+        ask = f"is there anything under this idempotency key? {what}{when}."
     return {
-        "idempotency_key": provider_key(intent_key=intent, occurrence=occurrence),
-        "part_keys": {
-            name: provider_key(intent_key=intent, occurrence=occurrence, part=name) for name in sorted(parts)
-        },
-        "lookup": operator.contract(loaded.fields["tool"]).get("lookup"),
+        "ask": ask,
+        "sent_at_ms": begun,
+        "idempotency_key": key,
+        "part_keys": part_keys,
+        "lookup": contract.get("lookup"),
+        "exported": exported,
     }
 
 
-def _next_command(operator: Operator, record: Mapping[str, Any]) -> str | None:
-    """What a person types next; None when nothing is to be done by hand."""
-    effect_id, waits = record["effect_id"], record["waiting"]["for"]
-    happened = f"effectsvc effects resolve {effect_id} --happened --provider-ref REF --reason WHY"
-    if record["contradicted"]:
-        return happened
-    if record["state"] == State.UNKNOWN:
-        if waits == "attempt_over":
-            return f"{happened}   (or --did-not-happen --attempt-over, once you made sure that its process has ended)"
-        asks = record["question"] and record["question"]["lookup"]
-        if asks and not record["needs_review"]:
-            return f"effectsvc effects reconcile {effect_id}"
-        return f"{happened}   (or --did-not-happen, or --run-again)"
-    if waits == "unserved":
-        return f"effectsvc worker --lanes {record['lane']}"
-    if waits and waits.endswith("_frozen"):
-        names = ("fleet", "cell", *(f"{scope}:{record[scope]}" for scope in ("tenant", "tool", "agent")))
-        freezes = operator.send(operator.commands.freezes())
-        held_by = next((i for i, (switch, _) in sorted(freezes.items()) if switch in names), None)
-        return f"effectsvc thaw {held_by} --reason WHY" if held_by else None
-    if waits == "quarantine":
-        return f"effectsvc quarantine release {effect_id} --reason WHY"
-    if record["state"] == State.HELD:
-        return f"effectsvc effects cancel {effect_id} --reason WHY   (unless a person approves it)"
-    return None
+def _clock(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 # ---- the log ---------------------------------------------------------------------------------------------------------
@@ -263,6 +271,7 @@ def _entry(stream_id: str, fields: Mapping[str, str], record: Mapping[str, Any])
     entry: dict[str, Any] = {
         "n": int(fields["n"]),
         "at_ms": time_ms(stream_id),
+        "stage": _STAGE_OF.get(fields["op"], "outcome"),
         "op": fields["op"],
         "type": fields["type"],
         "answer": fields["answer"],
@@ -273,7 +282,7 @@ def _entry(stream_id: str, fields: Mapping[str, str], record: Mapping[str, Any])
     }
     if fields["rule"] != "no_refusal":
         entry.update(rule=fields["rule"], layer=fields["layer"])
-    entry.update({name: record[name] for name in _TOLD if record.get(name) not in (None, "none")})
+    entry.update({name: record[name] for name in TOLD if record.get(name) not in (None, "none")})
     return entry
 
 
@@ -285,81 +294,3 @@ def _attempt_of(said: object) -> int | None:
         return parse_attempt_token(str(said)).n
     except ContractError:
         return None
-
-
-# ---- telling ---------------------------------------------------------------------------------------------------------
-
-
-def story_text(record: Mapping[str, Any]) -> str:
-    """The record for people."""
-    head = f"{record['effect_id']}  {record['state']}"
-    if record["age_s"] is not None:
-        head += f" for {span(record['age_s'])}"
-    marks = [name for name in ("in_doubt", "needs_review", "contradicted", "compensated") if record[name]]
-    lines = [
-        head + (f"  ({', '.join(marks)})" if marks else ""),
-        f"  {record['tool']} version {record['version']}, tenant {record['tenant']}, agent {record['agent']}, "
-        f"run {record['run_id'] or '-'}",
-    ]
-    lines += [f"  {name}: {orjson.dumps(value).decode()}" for name, value in record["audit"].items()]
-    if record["why"]:
-        lines.append("  " + ", ".join(f"{name} {value}" for name, value in record["why"].items()))
-    if record["run_halted"] is not None:
-        lines.append(f"  its run is halted: {record['run_halted']}")
-    if record["compensates"]:
-        lines.append(f"  it undoes {record['compensates']}")
-    if record["compensated_by"]:
-        lines.append(f"  {'undone by' if record['compensated'] else 'to be undone by'} {record['compensated_by']}")
-    lines += _claim_lines(record) + _attempt_lines(record)
-    lines += [f"  {name} {value}" for name, value in record["evidence"].items() if name != "proof"]
-    if record["waiting"]["for"] is not None:
-        lines.append(_waiting_line(record["waiting"]))
-    if (question := record["question"]) is not None:
-        lines.append(f"  ask the provider about the idempotency key {question['idempotency_key']}")
-        lines += [f"    part {name}: {key}" for name, key in question["part_keys"].items()]
-    lines += ["", *_entry_lines(record)]
-    if record["next_command"]:
-        lines += ["", f"next: {record['next_command']}"]
-    return "\n".join(lines)
-
-
-def _claim_lines(record: Mapping[str, Any]) -> list[str]:
-    others = [each for each in record["claims"] if each["held_by"] != record["effect_id"]]
-    held = [each["claim"] for each in record["claims"] if each not in others]
-    lines = [f"  holds its {' and '.join(held)} claim"] if held else []
-    return lines + [f"  its {each['claim']} claim names {each['held_by'] or 'no effect'}" for each in others]
-
-
-def _attempt_lines(record: Mapping[str, Any]) -> list[str]:
-    lines = []
-    for each in record["attempts"]:
-        seen = {"not_from_here": "not to be seen from this host", "dead": "proved dead", "alive": "alive"}
-        state = "over" if each["over"] else f"may still act; executor {each['executor']}, {seen[each['executor_seen']]}"
-        lines.append(f"  attempt {each['attempt']}: {state}")
-    for part in record["parts"]:
-        ref = f", {part['provider_ref']}" if part["provider_ref"] else ""
-        lines.append(f"  part {part['part']}: {part['phase']} in attempt {part['attempt']}{ref}")
-    return lines
-
-
-def _waiting_line(waiting: Mapping[str, Any]) -> str:
-    what, in_s = waiting["for"], waiting["in_s"]
-    line = f"  waits for {WAITS[what].meaning if what in WAITS else what}"
-    if in_s is None:
-        return line
-    word = "until" if what == "approval" else "lease ends" if what == "attempt" else "due"
-    return f"{line}, {word} {'in ' + span(in_s) if in_s > 0 else 'now'}"
-
-
-def _entry_lines(record: Mapping[str, Any]) -> list[str]:
-    lines = []
-    first = record["entries"][0]["at_ms"] if record["entries"] else 0
-    for each in record["entries"]:
-        moved = f"{each['from'] or 'none'} -> {each['to']}" if each["to"] and each["from"] != each["to"] else ""
-        told = [f"{name} {each[name]}" for name in ("rule", *_TOLD) if each.get(name) not in (None, "")]
-        attempt = f"attempt {each['attempt']}" if each["attempt"] else ""
-        words = [f"+{(each['at_ms'] - first) / 1000:.3f}s".rjust(12), each["op"].ljust(12), moved, attempt, *told]
-        lines.append("  ".join(word for word in words if word))
-    if not record["entries_complete"]:
-        lines.append(f"  (older entries are beyond the newest {MAX_ENTRIES:,}, which were looked through)")
-    return lines

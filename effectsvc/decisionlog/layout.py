@@ -97,6 +97,19 @@ def held(layout: Layout) -> Iterator[None]:
         os.close(descriptor)
 
 
+def holder_of(layout: Layout) -> int | None:
+    """The process of this host that holds the directory; None when none does, or the kernel does not say."""
+    try:
+        lock = layout.lock.stat()
+        held_locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    place = f"{os.major(lock.st_dev):02x}:{os.minor(lock.st_dev):02x}:{lock.st_ino}"
+    found = [words for line in held_locks if len(words := line.split()) > 5 and words[1] == "FLOCK"]
+    # A process of another container is named 0.
+    return next((int(words[4]) for words in found if words[5] == place and int(words[4]) > 0), None)
+
+
 def sync_directory(directory: Path) -> None:
     """A new name in a directory survives a power cut only after this."""
     descriptor = os.open(directory, os.O_RDONLY)

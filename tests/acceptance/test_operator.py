@@ -60,6 +60,7 @@ def test_unknown_effects_are_listed_oldest_first_and_no_argument_is_shown(desk: 
         "contradicted": False,
         "waiting_for": "lookup",
         "reason": "raised",
+        "next": [{"command": f"effectsvc effects show {first}", "when": ""}],
     }
     assert first in desk.run("effects", "list", "--state", "unknown").stdout
 
@@ -90,7 +91,7 @@ def test_the_story_of_an_unknown_effect_names_the_key_to_ask_about_and_what_to_t
     assert told["attempts"] == [{"attempt": 1, "over": True, "executor": None, "executor_seen": None}]
     assert told["claims"] == [{"claim": "intent", "held_by": effect_id}, {"claim": "call", "held_by": effect_id}]
     assert told["waiting"]["for"] == "lookup"
-    assert told["next_command"] == f"effectsvc effects reconcile {effect_id}"
+    assert told["next"] == [{"command": f"effectsvc effects reconcile {effect_id}", "when": ""}]
     assert [(e["op"], e["from"], e["to"]) for e in told["entries"]] == [
         ("propose", None, "proposed"),
         ("begin", "proposed", "pending"),
@@ -249,7 +250,7 @@ def test_an_absence_waits_for_the_attempt_to_be_over_and_the_story_says_how_to_s
     """Nothing that the provider lacks counts while an attempt may still write it."""
     effect_id = desk.unknown(over=False)
     assert desk.json("effects", "reconcile", effect_id, exit_code=3)["waiting_for"] == "attempt_over"
-    assert "--attempt-over" in desk.json("effects", "show", effect_id)["next_command"]
+    assert "--attempt-over" in desk.json("effects", "show", effect_id)["next"][1]["command"]
 
 
 def test_reconcile_is_refused_for_what_is_not_unknown(desk: Desk) -> None:
@@ -348,7 +349,9 @@ def test_a_person_orders_it_to_run_again_and_a_worker_does(desk: Desk) -> None:
     """What no rule allows, a person may."""
     effect_id = desk.propose(tool="post_blindly")
     until(lambda: desk.fields(effect_id)["state"] == "unknown", "the first attempt ends without an answer")
-    assert "resolve" in desk.json("effects", "show", effect_id)["next_command"]
+    told = desk.json("effects", "show", effect_id)["next"]
+    assert [each["when"] for each in told] == ["the provider has it", "the provider has it not"]
+    assert all("effects resolve" in each["command"] for each in told)
     words = ("effects", "resolve", effect_id, "--run-again", "--reason", "they never got it", "--yes")
     assert desk.json(*words)["answer"] == "rerun"
     until(lambda: desk.fields(effect_id)["state"] == "committed", "a worker runs it again")
@@ -378,7 +381,7 @@ def test_a_verdict_that_late_evidence_contradicts_is_listed_and_corrected(desk: 
     )
     assert isinstance(desk.store.send(late), r.Contradicted)
     assert effect_id in desk.list("--needs-review")
-    assert "--happened" in desk.json("effects", "show", effect_id)["next_command"]
+    assert "--happened" in desk.json("effects", "show", effect_id)["next"][0]["command"]
     assert desk.json(*resolve, "--happened", "--reason", "r", "--yes")["answer"] == "committed"
     assert desk.fields(effect_id)["ref"] == "post_11"
 
@@ -452,7 +455,7 @@ def test_a_frozen_tool_is_what_its_effect_waits_for_and_the_thaw_is_what_to_type
     desk.store.send(desk.commands.park(desk.address(effect_id), attempt=0, reason="tool_frozen"))
     told = desk.json("effects", "show", effect_id)
     assert told["waiting"]["for"] == "tool_frozen"
-    assert told["next_command"] == f"effectsvc thaw {frozen['freeze_id']} --reason WHY"
+    assert told["next"][0]["command"] == f"effectsvc thaw {frozen['freeze_id']} --reason WHY --yes"
     assert desk.run("thaw", frozen["freeze_id"], "--reason", "r", "--yes").exit_code == 0
 
 
