@@ -123,7 +123,7 @@ def _memory(seen: Observed, _: Settings) -> list[Finding]:
             Finding(
                 "has_evicted", "danger", f"The server has evicted {seen.info['evicted_keys']} keys since it started.",
                 "at-most-once: an evicted effect or claim can be done again",
-                "CONFIG SET maxmemory-policy noeviction; treat the cell as one that lost its past: `cell recover`.",
+                "CONFIG SET maxmemory-policy noeviction; the cell may have lost its past: `effectsvc cell status`.",
             )
         )  # fmt: skip
     return found
@@ -262,13 +262,13 @@ def _cell(seen: Observed, settings: Settings) -> list[Finding]:
         found.append(
             Finding("past_lost", "danger",
                     f"This host saw entry {lost.n} of epoch {lost.epoch}, which the store forgot.",
-                    "at-most-once: what was begun may be begun again", "`effectsvc cell recover`.")
+                    "at-most-once: what was begun may be begun again", "`effectsvc cell status`.")
         )  # fmt: skip
     for switch, ids in sorted(seen.freezes.items()):
         found.append(
             Finding("frozen", "danger" if switch == "cell" else "note", f"{switch} is frozen ({ids}).",
                     "nothing: what waits there waits",
-                    "`effectsvc cell recover`." if switch == "cell" else f"`effectsvc thaw {ids.split()[0]}`.")
+                    "`effectsvc cell status`." if switch == "cell" else "`effectsvc freezes`.")
         )  # fmt: skip
     return found
 
@@ -315,7 +315,7 @@ def _rules(seen: Observed, _: Settings) -> list[Finding]:
     return [
         Finding("no_entry", "warning", f"The policy has no entry for {name!r}.",
                 "its calls: the strictest entry holds, so each waits for a person",
-                "`effectsvc policy check`, and add it.")
+                "`effectsvc policy check FILE`, and add it.")
         for name in missing
     ]  # fmt: skip
 

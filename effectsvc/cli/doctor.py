@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from effectsvc.cli.output import AsJson, Exit, emit, say
+from effectsvc.cli.steps import recorded, steps_in, tell
 
 if TYPE_CHECKING:
     from effectsvc.settings import Settings
@@ -33,12 +34,14 @@ def doctor(as_json: AsJson = False) -> None:
             "what": finding.what,
             "endangers": finding.endangers,
             "mend": finding.mend,
+            "next": recorded(steps_in(finding.mend)),
         }
         text = f"{finding.level.upper():8} {finding.code}: {finding.what}\n"
         text += f"         endangers {finding.endangers}\n         mend: {finding.mend}"
         emit(record, as_json=as_json, text=text)
     in_force = promise(seen, settings, found)
     emit({"promise": in_force}, as_json=as_json, text=in_force)
+    tell(list(dict.fromkeys(each for finding in found for each in steps_in(finding.mend))), as_json=as_json)
     if any(finding.level == "danger" for finding in found):
         raise typer.Exit(Exit.ERROR)
 

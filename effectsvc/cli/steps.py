@@ -7,6 +7,7 @@ step that changes something carries `--yes`.
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +29,11 @@ def step(*words: str, when: str = "", changes: bool = False) -> Step:
     """The step that these words are, after `effectsvc`; each is quoted where a shell needs that."""
     asked = ("--yes",) if changes and not sys.stdin.isatty() else ()
     return Step(" ".join(("effectsvc", *map(shlex.quote, words), *asked)), when)
+
+
+def steps_in(text: str) -> list[Step]:
+    """The commands that a text for people names in backticks."""
+    return [Step(command) for command in re.findall(r"`(effectsvc [^`]+)`", text)]
 
 
 def recorded(steps: Iterable[Step]) -> list[dict[str, str]]:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -39,6 +42,10 @@ MOST_STEPS: Final = 12
 RUNS_AWAY: Final = 2_000
 """Calls after which a runaway that nobody stops gives up: some forty seconds, and still little work for the machine."""
 PACE_S: Final = 0.02
+READING_S: Final = 15.0
+"""In which a person reads an answer of the command line, and decides."""
+NIGHT_S: Final = 120.0
+"""What an unknown effect, an approval or a runaway may take of a person's night."""
 CALLER: Final = Caller(agent_id="atlas", user_id="ana")
 POLICY: Final = """
 [tool.pay]
@@ -177,9 +184,39 @@ class Night(Stack):
         assert raw is not None
         return provider_key(intent_key=Payload.from_bytes(raw).intent_key, occurrence=1)
 
+    def stages(self, effect_id: str) -> list[str]:
+        """Of the story that `effects show` tells, in its order."""
+        ran = CliRunner().invoke(app, ["effects", "show", effect_id, "--json"], env=self.environment)
+        return [entry["stage"] for entry in json.loads(ran.stdout)["entries"]]
+
     def verified(self) -> Report:
         """What a verifier says of the exported log."""
         return verify(self.directory / "log")
+
+
+def typed_on_a_terminal(words: list[str], environment: Mapping[str, str]) -> str:
+    """What a command says on a terminal, where it is asked and the person says yes. Fails for a usage error."""
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "effectsvc.cli", *words],
+        env=os.environ | environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    said, asked = b"", 0
+    with contextlib.suppress(OSError):  # the terminal is gone once the process has ended
+        while read := os.read(ours, 65_536):
+            said += read
+            if said.count(b"[y/N]") > asked:
+                asked += 1
+                os.write(ours, b"y\n")
+    os.close(ours)
+    text = said.decode().replace("\r\n", "\n")
+    assert process.wait(30) != 2, text
+    return text
 
 
 def first_command(alert: str) -> str:
@@ -199,16 +236,23 @@ class Watch:
     night: Night
     world: Mapping[str, Callable[[str], bool]] = field(default_factory=dict)
     fills: Mapping[str, Callable[[str], str]] = field(default_factory=dict)
+    on_a_terminal: bool = False
+    """Each command is a process on a terminal, which asks before a change and is told yes."""
     typed: list[str] = field(default_factory=list)
     output: str = ""
 
-    def solve(self, first: str) -> float:
-        """From the first command until nothing is left to do; how many seconds the machine took for it."""
+    def solve(self, first: str, *, decisions: int = 1) -> None:
+        """From the first command until nothing is left to do.
+
+        Fails when a person would take longer than two minutes for one of the `decisions`, reading every answer.
+        """
         started, command = time.monotonic(), first
         while command:
             assert len(self.typed) < MOST_STEPS, "\n".join(self.typed)
             command = self._next_of(command)
-        return time.monotonic() - started
+        took_s = time.monotonic() - started
+        print(f"{took_s:.1f} s of the machine's time:", *self.typed, sep="\n  ")
+        assert (took_s + READING_S * len(self.typed)) / decisions < NIGHT_S
 
     def _next_of(self, command: str) -> str:
         filled = self._filled(command)
@@ -226,11 +270,13 @@ class Watch:
         text = self._text(words)
         steps = [Step(each["command"], each["when"] or "") for each in _NEXT.finditer(text)]
         assert bool(steps) != (NOTHING_LEFT in text), f"{words} says neither what is next nor that all is done:\n{text}"
-        if "--reason" not in words:  # it changes nothing, so it may be asked twice
+        if "--reason" not in words and not self.on_a_terminal:  # it changes nothing, so it may be asked twice
             assert self._json_steps(words) == steps
         return text, steps
 
     def _text(self, words: list[str]) -> str:
+        if self.on_a_terminal:
+            return typed_on_a_terminal(words, self.environment)
         ran = CliRunner().invoke(app, words, env=self.environment, catch_exceptions=False)
         assert ran.exit_code != 2, ran.output  # a step that is printed can be typed as it is
         return ran.stdout + ran.stderr

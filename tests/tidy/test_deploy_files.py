@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import re
 import shlex
@@ -22,14 +23,19 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 FILES = sorted(p for p in DEPLOY.rglob("*") if p.is_file() and "adr" not in p.parts and "__pycache__" not in p.parts)
 PAGES = [path for path in FILES if path.suffix == ".md"]
 RUNBOOKS = sorted((DEPLOY / "runbooks").glob("*.md"))
+README = DEPLOY.parent / "README.md"
+TOLD = r"effectsvc ([^,;?`\"]+)"
+"""A command in an alert's sentence."""
 BASE = DEPLOY / "kustomize" / "base"
-COMMANDS = typer.main.get_command(app)
+COMMANDS: Any = typer.main.get_command(app)
+USAGE_ERROR: Any = typer.BadParameter.__base__
+"""Whatever is wrong with a command line, as typer's parser raises it."""
 DRAIN_MARGIN_S = 30
 """On top of the longest default timeout: an HTTP client's own patience, and time to close."""
 
 
 def _id(path: Path) -> str:
-    return str(path.relative_to(DEPLOY))
+    return str(path.relative_to(DEPLOY.parent))
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
@@ -42,7 +48,7 @@ def resources(kind: str) -> Iterator[dict[str, Any]]:
 
 
 def complain(words: list[str], *, whole: bool) -> str | None:
-    """What is wrong with the words after `effectsvc`: an unknown command or option or, if `whole`, one left out."""
+    """What the command line would say of the words after `effectsvc`; of what is left out only if `whole`."""
     command: Any = COMMANDS
     rest = list(words)
     while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
@@ -51,13 +57,30 @@ def complain(words: list[str], *, whole: bool) -> str | None:
         if found is None:
             return f"no command {name}"
         command = found
-    if hasattr(command, "commands") and whole:
+    if hasattr(command, "commands") and whole and not command.invoke_without_command:
         return "it needs a command"
-    options = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
-    if unknown := [word for word in rest if word.startswith("-") and word.split("=")[0] not in options]:
-        return f"no option {unknown[0]}"
-    needed = [each.opts[0] for each in command.params if each.required and each.param_type_name == "option"]
-    return next((f"{name} is required" for name in needed if whole and name not in rest), None)
+    try:
+        given, more, _ = command.make_parser(typer.Context(command)).parse_args(rest)
+    except USAGE_ERROR as error:
+        return error.message if whole or "requires an argument" not in error.message else None
+    if more:
+        return f"{more[0]} is too much"
+    needed = [each for each in command.params if each.required and not each.envvar]
+    return next((f"{each.name} is required" for each in needed if whole and given.get(each.name) is None), None)
+
+
+def named(text: str) -> list[str]:
+    """What stands after `effectsvc` where a text names a command in backticks."""
+    return re.findall(r"`effectsvc ([^`|*]+?)`", text)
+
+
+def strings_of(path: Path) -> Iterator[str]:
+    """The strings of a source file; what is filled in later is a word."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(each.value) if isinstance(each, ast.Constant) else "X" for each in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
 def fenced(text: str) -> list[str]:
@@ -66,13 +89,33 @@ def fenced(text: str) -> list[str]:
     return [line for block in blocks for line in block.splitlines() if line.startswith("effectsvc ")]
 
 
-@pytest.mark.parametrize("path", PAGES, ids=_id)
+@pytest.mark.parametrize("path", [*PAGES, README], ids=_id)
 def test_every_command_that_a_page_names_is_there(path: Path) -> None:
-    """Whole calls in blocks are parsed by the test of the commands' page."""
+    """A name in a sentence may be a part of a call. Whole calls in blocks are parsed by the test of the commands' page."""
     text = path.read_text(encoding="utf-8")
-    inline = re.findall(r"`effectsvc ([^`|*]+?)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
+    inline = named(re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
     wrong = {words: complain(shlex.split(words.split(">")[0]), whole=False) for words in inline}
     assert {line: what for line, what in wrong.items() if what} == {}
+
+
+def test_every_command_that_an_alert_tells_can_be_typed() -> None:
+    text = (DEPLOY / "prometheus-rules.yml").read_text(encoding="utf-8")
+    told = [each for line in re.findall(r"^ +next: (.*)$", text, re.MULTILINE) for each in re.findall(TOLD, line)]
+    told = [re.sub(r"{{.*?}}", "X", each) for each in told]
+    assert len(told) > 10
+    wrong = {words: complain(shlex.split(words), whole=True) for words in told}
+    assert {words: what for words, what in wrong.items() if what} == {}
+
+
+def test_every_command_that_a_message_of_ours_names_is_there() -> None:
+    """Errors, warnings and the doctor lead to commands; each can be typed."""
+    sources = [*(DEPLOY.parent / "effectsvc").rglob("*.py"), *(DEPLOY.parent / "workers").rglob("*.py")]
+    found = {(path.name, words) for path in sources for text in strings_of(path) for words in named(text)}
+    assert len(found) > 30
+    wrong = {
+        words: complain(shlex.split(words), whole=name == "diagnosis.py") for name, words in found if "\n" not in words
+    }
+    assert {words: what for words, what in wrong.items() if what} == {}
 
 
 @pytest.mark.parametrize("path", FILES, ids=_id)
