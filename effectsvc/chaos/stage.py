@@ -87,7 +87,7 @@ class Stage:
     """Workers, relays and a client on a cell. Use as `with`, one inside the other where they share a ground.
 
     `via` may put something between the processes and the server: it is given the server's URL and answers theirs.
-    Once `is_stopped`, nothing is waited for any more.
+    Once `is_stopped`, nothing is waited for any more. Unless `quick`, leases and patience are the product's own.
     """
 
     def __init__(
@@ -99,6 +99,7 @@ class Stage:
         relays: int = 1,
         port: int | None = None,
         via: Callable[[str], str] = str,
+        quick: bool = True,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self._is_stopped = is_stopped
@@ -106,14 +107,17 @@ class Stage:
         self.faults = FaultDirectory(ground.directory / f"faults-{cell}")
         self._environment = self.faults.environment | {
             SETTLE_VARIABLE: f"{SETTLE_S:g}",
-            "EFFECTSVC_LEASE_S": f"{LEASE_S:g}",
-            "EFFECTSVC_STORE_STALL_S": f"{STORE_STALL_S:g}",
-            "EFFECTSVC_PATIENCE_S": f"{PATIENCE_S:g}",
-            "EFFECTSVC_IDLE_S": f"{IDLE_S:g}",
             # A log of its own: a log is of one cell.
             "EFFECTSVC_LOG_DIR": str(ground.directory / f"log-{cell}"),
             "EFFECTSVC_LOG_KEY_FILE": str(ground.directory / f"log-{cell}.key"),
         }
+        if quick:
+            self._environment |= {
+                "EFFECTSVC_LEASE_S": f"{LEASE_S:g}",
+                "EFFECTSVC_STORE_STALL_S": f"{STORE_STALL_S:g}",
+                "EFFECTSVC_PATIENCE_S": f"{PATIENCE_S:g}",
+                "EFFECTSVC_IDLE_S": f"{IDLE_S:g}",
+            }
         self.stack = Stack(
             ground.directory, tools=REGISTRY, workers=0, cell=cell, port=port, environment=self._environment
         )

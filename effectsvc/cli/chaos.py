@@ -102,6 +102,44 @@ def matrix(
         raise typer.Exit(Exit.UNVERIFIED)
 
 
+@chaos_app.command()
+def restarts(
+    restarts: Annotated[int, typer.Option("--restarts", min=1, help="How often the server is restarted.")] = 20,
+    away: Annotated[
+        str, typer.Option(metavar="SECONDS", help="How long it stays away, in turn, comma-separated.")
+    ] = "0,5,10,20,30",
+    keep: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep server data, ledgers and logs there: a new directory.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Restart the server under idle and busy workers, and print how soon after each they take work again.
+
+    Exits 1 when one takes longer than 10 s, a worker process has ended, or an invariant does not hold.
+    """
+    import orjson
+
+    from effectsvc.chaos import restarts as drill
+    from effectsvc.cli.demo import _forget_other_cells
+    from effectsvc.demo.interrupts import Interrupts
+
+    try:
+        away_s = tuple(float(each) for each in away.split(","))
+    except ValueError:
+        raise typer.BadParameter("--away takes seconds, comma-separated: 0,5,30.") from None
+    _forget_other_cells()
+    _say(drill.HEAD)
+    with _told_when_stopped(), Interrupts() as interrupts, _data_directory(keep) as directory:
+        done = drill.play(drill.Wanted(restarts, away_s, directory), interrupts=interrupts, say=_say)
+    if as_json:
+        typer.echo(orjson.dumps(drill.as_json(done)))
+    else:
+        for line in drill.lines_of(done):
+            typer.echo(line)
+    if not done.holds:
+        raise typer.Exit(EXIT_BROKEN)
+
+
 def _say(text: str) -> None:
     typer.echo(text, err=True)
 

@@ -233,7 +233,9 @@ def _halt_all(
         return
     if not dry_run:
         confirm(f"Halt {len(going_on)} runs of {whose} for good ({_counts(_sums(going_on))}).", yes=yes)
-    failed = 0
+    failed, steps = 0, []
+    if agent is not None:
+        steps = [step("freeze", "agent", agent, "--reason", "WHY", when="it opens new runs", changes=True)]
     for run in going_on:
         try:
             answer = "would_halt" if dry_run else _send_halt(operator, run.run_id, run.tenant, reason)
@@ -241,13 +243,11 @@ def _halt_all(
         except StoreError as error:
             failed, answer = failed + 1, "error"
             say(f"run {run.run_id} of tenant {run.tenant} was not halted, or that is not known: {error}")
-        record = {**run.record(), "answer": answer}
+        record = {**run.record(), "answer": answer, "next": recorded(steps)}
         emit(record, as_json=as_json, text=f"{answer}: run {run.run_id} of tenant {run.tenant}: {_counts(record)}")
     done = "would halt" if dry_run else "halted"
     say(f"{done} {len(going_on) - failed} runs of {whose}: {_counts(_sums(going_on))}.")
-    if agent is not None:
-        stop = step("freeze", "agent", agent, "--reason", "WHY", when="it opens new runs", changes=True)
-        tell([stop], as_json=as_json)
+    tell(steps, as_json=False)  # on stderr in JSON too, where it stands beside each run
     if failed:
         raise typer.Exit(Exit.ERROR)
 
