@@ -41,7 +41,9 @@ def doctor(as_json: AsJson = False) -> None:
         emit(record, as_json=as_json, text=text)
     in_force = promise(seen, settings, found)
     emit({"promise": in_force}, as_json=as_json, text=in_force)
-    tell(list(dict.fromkeys(each for finding in found for each in steps_in(finding.mend))), as_json=as_json)
+    steps = list(dict.fromkeys(each for finding in found for each in steps_in(finding.mend)))
+    if steps or all(finding.level == "note" for finding in found):  # else what mends is no command of ours
+        tell(steps, as_json=as_json)
     if any(finding.level == "danger" for finding in found):
         raise typer.Exit(Exit.ERROR)
 

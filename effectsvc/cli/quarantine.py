@@ -24,6 +24,7 @@ from effectsvc.cli.output import (
     print_table,
     say,
 )
+from effectsvc.cli.steps import Step, recorded, step, tell_first
 
 if TYPE_CHECKING:
     from effectsvc.cli.operator import Loaded, Operator
@@ -47,16 +48,25 @@ def list_all(as_json: AsJson = False) -> None:
 
     with Operator() as operator:
         records = _records(operator)
-    for record in records:
-        if as_json:
-            emit(record, as_json=True, text="")
+    records = [{**record, "next": recorded(_steps(record))} for record in records]
     if as_json:
+        for record in records:
+            emit(record, as_json=True, text="")
         return
-    if not records:
+    if records:
+        columns = ("subject", "standing", "deaths", "held", "unknown")
+        print_table(columns, [tuple(str(_counted(record[column])) for column in columns) for record in records])
+    else:
         say("nothing is in quarantine, and nothing is suspected.")
-        return
-    columns = ("subject", "standing", "deaths", "held", "unknown")
-    print_table(columns, [tuple(str(_counted(record[column])) for column in columns) for record in records])
+    tell_first(records)
+
+
+def _steps(record: dict[str, Any]) -> list[Step]:
+    """What ends a quarantine, once the tool's next version is there."""
+    if record["standing"] != RULE:
+        return []
+    mended = "the tool's next version, in which the cause is mended, is deployed"
+    return [step("quarantine", "release", record["subject"], "--reason", "WHY", when=mended, changes=True)]
 
 
 def _counted(value: Any) -> Any:

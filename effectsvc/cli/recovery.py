@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,7 +159,7 @@ def steps_of(operator: Operator, past: Past) -> list[Step]:
         ]
     gone = "there is no newer copy of the store"
     log = operator.settings.log_dir
-    if log is None:
+    if log is None or not os.access(log, os.R_OK | os.X_OK):
         at_hand = "the exported log is at hand, and was not told to the store yet"
         return [
             step(*recover, "--log", "LOG-DIRECTORY", when=at_hand, changes=True),
@@ -178,7 +179,7 @@ def _untold(operator: Operator, past: Past, log: Path) -> list[LostAttempt] | No
     from effectsvc.decisionlog.recovery import rollbacks
 
     try:
-        told = [each for each in rollbacks(log) if each.freeze_id in past.freezes] if log.is_dir() else []
+        told = [each for each in rollbacks(log) if each.freeze_id in past.freezes]
     except DecisionLogError:
         return None
     lost = [attempt for rollback in told for attempt in rollback.attempts]

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import typer
 
-NOTHING_LEFT: Final = "nothing is left to do."
+NOTHING_LEFT: Final = "nothing is left to do by hand."
 
 
 class Step(NamedTuple):

@@ -76,6 +76,7 @@ def test_an_unknown_payment_is_settled_by_what_the_banks_screen_says(
     assert (night.state(effect_id), night.times(effect_id)) == (becomes, times)
     assert len(watch.typed) == 3
     assert night.stages(effect_id) == ["proposal", "attempt", "outcome", "outcome"]
+    until(lambda: night.verified().verdict == 0, "the log verifies")
 
 
 @TYPED
@@ -103,6 +104,7 @@ def test_a_held_refund_that_nearly_expires_is_approved_as_it_was_shown_and_one_i
     assert (night.times(wanted), night.times(unwanted)) == (1, 0)
     assert night.stages(wanted) == ["proposal", "approval", "attempt", "outcome"]
     assert night.stages(unwanted) == ["proposal", "approval"]
+    until(lambda: night.verified().verdict == 0, "the log verifies")
 
 
 @TYPED
@@ -122,7 +124,7 @@ def test_a_runaway_is_found_by_its_calls_and_halted(night: Night, on_a_terminal:
     accepted = [each for each in proposed if night.state(each) != "refused"]
     until(lambda: {night.state(each) for each in accepted} <= {"committed", "cancelled"}, "all of it ends")
     assert [night.times(each) for each in accepted] == [night.state(each) == "committed" for each in accepted]
-    assert night.propose("remind", "inv-of-the-halted", run_id=lost_its_way) not in accepted
+    assert night.state(night.propose("remind", "inv-of-the-halted", run_id=lost_its_way)) == "refused"
     night.await_state(calm, "committed")
     night.await_state(night.propose("remind", f"inv-other-{on_a_terminal}", run_id="another"), "committed")
 
@@ -202,6 +204,7 @@ def test_a_store_that_was_put_back_is_recovered_and_what_it_forgot_is_settled(
         )
         watch.solve(first_command("EffectsvcStoreRollback"), decisions=2)
         assert night.counts() == {"committed": 2}
+        assert [fault.code for fault in night.verified().faults] == ["SOURCE_GAP"]  # told for good
         again = night.propose("pay", "inv-2", run_id="a new plan")
         assert night.fields(again)["rule"] == "same_intent_other_arguments"  # of the old ones only a digest is left
         assert sorted(night.bank.ledger.values()) == [1, 1]
