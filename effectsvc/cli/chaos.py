@@ -1,4 +1,4 @@
-"""`effectsvc chaos` and `effectsvc chaos matrix`: parse, run, print."""
+"""`effectsvc chaos`, `chaos matrix` and `chaos restarts`: parse, run, print."""
 
 from __future__ import annotations
 
@@ -111,11 +111,15 @@ def restarts(
     keep: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep server data, ledgers and logs there: a new directory.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Restart the server under idle and busy workers, and print how soon after each they take work again.
 
     Exits 1 when one takes longer than 10 s, a worker process has ended, or an invariant does not hold.
+
+    Exit codes: 0, 1, 2.
+
+    Example: effectsvc chaos restarts --restarts 20 --away 0,5,30
     """
     import orjson
 
@@ -137,7 +141,7 @@ def restarts(
         for line in drill.lines_of(done):
             typer.echo(line)
     if not done.holds:
-        raise typer.Exit(EXIT_BROKEN)
+        raise typer.Exit(Exit.ERROR)
 
 
 def _say(text: str) -> None:

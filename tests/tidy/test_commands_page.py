@@ -37,6 +37,7 @@ def test_each_call_that_a_document_shows_can_be_typed(
 ) -> None:
     (tmp_path / "LOG-DIRECTORY").mkdir()  # the one that must exist
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EFFECTSVC_LOG_DIR", "LOG-DIRECTORY")  # runbooks are read where the log's settings are
     assert parse_call(line, monkeypatch)
 
 

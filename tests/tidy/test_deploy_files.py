@@ -91,7 +91,7 @@ def fenced(text: str) -> list[str]:
 
 @pytest.mark.parametrize("path", [*PAGES, README], ids=_id)
 def test_every_command_that_a_page_names_is_there(path: Path) -> None:
-    """A name in a sentence may be a part of a call. Whole calls in blocks are parsed by the test of the commands' page."""
+    """In a sentence it may be a part of a call; whole calls in blocks are parsed by the test of the commands' page."""
     text = path.read_text(encoding="utf-8")
     inline = named(re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
     wrong = {words: complain(shlex.split(words.split(">")[0]), whole=False) for words in inline}
