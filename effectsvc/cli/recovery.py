@@ -159,17 +159,19 @@ def steps_of(operator: Operator, past: Past) -> list[Step]:
         ]
     gone = "there is no newer copy of the store"
     log = operator.settings.log_dir
-    if log is None or not os.access(log, os.R_OK | os.X_OK):
-        at_hand = "the exported log is at hand, and was not told to the store yet"
-        return [
-            step(*recover, "--log", "LOG-DIRECTORY", when=at_hand, changes=True),
-            *(unknown_left(operator) or [step(*loss, when=gone, changes=True)]),
-        ]
-    if (untold := _untold(operator, past, log)) is None:
+    here = log is not None and os.access(log, os.R_OK | os.X_OK)
+    untold = _untold(operator, past, log) if log is not None and here else []
+    if untold is None:
         return [step("log", "verify", str(log))]
     if untold:
         return [step(*recover, "--log", str(log), when=gone, changes=True)]
-    return unknown_left(operator) or [step(*loss, when=gone, changes=True)]
+    # What waits for other people's answers must not keep the cell frozen, so both are told.
+    steps = [each._replace(when="what is unknown can be settled now") for each in unknown_left(operator)]
+    steps.append(step(*loss, when=f"{gone}, and the rest is answered for" if steps else gone, changes=True))
+    if not here:
+        at_hand = "the exported log is at hand, and was not told to the store yet"
+        steps.insert(0, step(*recover, "--log", "LOG-DIRECTORY", when=at_hand, changes=True))
+    return steps
 
 
 def _untold(operator: Operator, past: Past, log: Path) -> list[LostAttempt] | None:

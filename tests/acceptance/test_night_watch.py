@@ -197,6 +197,7 @@ def test_a_store_that_was_put_back_is_recovered_and_what_it_forgot_is_settled(
             on_a_terminal=on_a_terminal,
             world={
                 "there is no newer copy": lambda _: True,
+                "what is unknown can be settled now": lambda _: True,
                 "the provider has it": lambda _: True,
                 "the provider has it not": lambda _: False,
             },

@@ -61,6 +61,7 @@ async def begins_nothing_until_recovered(deployment: Failover, run: Run, number:
     code, status = await deployment.cli("cell", "status")
     assert code == 0
     assert any(not mark["remembered"] for mark in status["marks"])
+    assert "--log LOG-DIRECTORY" in status["next"][0]["command"]  # nothing is exported on this host
     assert "--accept-loss" in status["next"][-1]["command"]
     (freeze,) = [each["freeze_id"] for each in status["freezes"]]
     assert (await deployment.cli("thaw", freeze, "--reason", "no", "--yes"))[0] == 4
