@@ -74,13 +74,14 @@ class CellWatch:
         with self._lock:
             if time.monotonic() - self._read_at > FRESH_S:
                 try:
-                    self._reading = self._read()
+                    self._reading = self.read()
                 except StoreError:
                     self._reading = None
                 self._read_at = time.monotonic()
             return self._reading
 
-    def _read(self) -> Reading | None:
+    def read(self) -> Reading | None:
+        """The cell as it is now; None when the store holds no such cell. Raises StoreError."""
         k, send = self._keys, self._store.send
         meta = send(self._commands.hash_fields(k.meta))
         if not meta:
@@ -99,7 +100,7 @@ class CellWatch:
             held=send(Read(("ZCARD", k.held), int)),
             held_oldest_s=_age_s(min(since, default=now_ms), now_ms),
             held_expires_s=(float(held[1]) - now_ms) / 1000 if held else None,
-            lanes={lane: self._lane(lane, now_ms) for lane in sorted(send(Read(("SMEMBERS", k.lanes), text_tuple)))},
+            lanes={lane: self.lane(lane, now_ms) for lane in sorted(send(Read(("SMEMBERS", k.lanes), text_tuple)))},
             log_lag=max(0, int(meta.get("n", "0")) - exported),
             quarantined=send(Read(("ZCOUNT", k.suspects, "+inf", "+inf"), int)),
             contradicted=int(counts.get("contradicted", "0")),
@@ -136,7 +137,8 @@ class CellWatch:
             self._reversibility[digest] = str(contract.get("reversibility", NOT_PUBLISHED))
         return self._reversibility[digest]
 
-    def _lane(self, lane: str, now_ms: int) -> Lane:
+    def lane(self, lane: str, now_ms: int) -> Lane:
+        """One lane as it is now. Raises StoreError."""
         k, depth, oldest_s = self._keys, 0, 0.0
         for key in (k.lane(lane), k.rerun(lane)):
             depth += self._store.send(Read(("ZCOUNT", key, "-inf", now_ms), int))

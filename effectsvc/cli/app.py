@@ -25,7 +25,10 @@ from effectsvc.cli import (
     policy,
     quarantine,
     runs,
+    timeline,
     tools,
+    top,
+    watching,
     workers,
 )
 from effectsvc.cli.output import AsJson, Exit, emit
@@ -54,12 +57,15 @@ app.add_typer(tools.tools_app, name="tools")
 app.add_typer(workers.workers_app, name="workers")
 effects.effects_app.command("compensate")(compensation.compensate)
 effects.effects_app.command("find")(finding.find)
+effects.effects_app.command("timeline")(timeline.timeline)
+effects.effects_app.command("watch")(watching.watch)
 app.command()(bench.bench)
 app.command()(demo.demo)
 app.command()(doctor.doctor)
 app.command()(freezes.freeze)
 app.command()(freezes.thaw)
 app.command("freezes")(freezes.freezes)
+app.command()(top.top)
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from effectsvc.core.identity import is_effect_id
 from effectsvc.errors import CellMissing
 from effectsvc.settings import load_settings
 from effectsvc.store.commands import SERVER_TIME_MS, Address, Command, Commands, Read, raw_bytes
-from effectsvc.store.connection import LostReply
+from effectsvc.store.connection import SILENCE_S, LostReply
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.sync_store import SyncStore
 from effectsvc.tools.registry import ToolRegistry
@@ -68,11 +68,12 @@ class Operator:
     Raises SettingsError, StoreUnavailable and CellMissing at entry.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, answer_s: float = SILENCE_S) -> None:
+        """A server that answers nothing for `answer_s` is given up."""
         self.settings = load_settings()
         self.keys = CellKeys(self.settings.cell)
         self.commands = Commands(self.keys)
-        self._store = SyncStore(self.settings.redis_url)
+        self._store = SyncStore(self.settings.redis_url, socket_timeout_s=answer_s)
         self._contracts: dict[str, dict[str, Any]] = {}
         self.meta: dict[str, str] = {}
 
@@ -88,6 +89,10 @@ class Operator:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Of one that was not entered: a later send opens a connection again."""
         self._store.close()
 
     def send(self, command: Command[T] | Read[T]) -> T:

@@ -59,7 +59,7 @@ def read_story(operator: Operator, loaded: Loaded) -> dict[str, Any]:
     now = operator.now_ms()
     # What the store had forgotten and took from a log again may be older than the store says.
     from_ms = 0 if "lost" in fields else int(fields.get("at", "0"))
-    entries, complete = _entries(operator, loaded.effect_id, from_ms)
+    entries, complete = entries_about(operator, loaded.effect_id, from_ms)
     record: dict[str, Any] = {
         "effect_id": loaded.effect_id,
         "state": loaded.state,
@@ -244,17 +244,18 @@ def _clock(at_ms: int) -> str:
 # ---- the log ---------------------------------------------------------------------------------------------------------
 
 
-def _entries(operator: Operator, effect_id: str, from_ms: int) -> tuple[list[dict[str, Any]], bool]:
+def entries_about(operator: Operator, effect_id: str, from_ms: int) -> tuple[list[dict[str, Any]], bool]:
     """The log's entries about the effect, oldest first, and whether all of them were looked through.
 
     The newest entries are read first, down to when the effect was proposed (stream ids are Redis time).
     """
     window = LogWindow(operator, from_ms=from_ms, chunk=CHUNK, limit=MAX_ENTRIES)
-    found = list(_about(effect_id, window))
+    found = list(about_effect(effect_id, window))
     return found[::-1], window.whole
 
 
-def _about(effect_id: str, entries: Iterable[RawEntry]) -> Iterator[dict[str, Any]]:
+def about_effect(effect_id: str, entries: Iterable[RawEntry]) -> Iterator[dict[str, Any]]:
+    """Those of the entries that are about the effect, as JSON values."""
     needle = effect_id.encode()
     for stream_id, raw in entries:
         # Looked for in the bytes first: parsing every entry would take ten times as long.
@@ -264,10 +265,11 @@ def _about(effect_id: str, entries: Iterable[RawEntry]) -> Iterator[dict[str, An
         record = orjson.loads(fields["e"])
         closes = fields["type"] == "compensated"  # its move is that of the effect that was undone
         if record.get("compensates" if closes else "effect") == effect_id:
-            yield _entry(stream_id, fields, record)
+            yield told_entry(stream_id, fields, record)
 
 
-def _entry(stream_id: str, fields: Mapping[str, str], record: Mapping[str, Any]) -> dict[str, Any]:
+def told_entry(stream_id: str, fields: Mapping[str, str], record: Mapping[str, Any]) -> dict[str, Any]:
+    """One entry of the log as JSON values: what the script says of it, and what its writer tells."""
     entry: dict[str, Any] = {
         "n": int(fields["n"]),
         "at_ms": time_ms(stream_id),

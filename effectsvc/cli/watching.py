@@ -1,0 +1,206 @@
+"""`effects watch`: what the log says of effects, as it is written."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from effectsvc.cli.output import AsJson, emit, say
+from effectsvc.core.states import FINAL
+from effectsvc.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from effectsvc.cli.log_window import RawEntry
+    from effectsvc.cli.operator import Operator
+
+BLOCK_MS: Final = 1_000
+"""One read waits so long for the next entry: well within the time after which a silent server counts as away."""
+CHUNK: Final = 500
+"""Entries of one read: half a megabyte."""
+LOOK_AGAIN_S: Final = 5.0
+"""The named effect is read again after so long without an entry: its end is seen even where its entry was trimmed."""
+AWAY_PAUSE_S: Final = 1.0
+"""Between two tries while the store is away."""
+INTERRUPTED: Final = 130
+"""As a shell tells it: 128 and the number of SIGINT."""
+MAX_KNOWN: Final = 10_000
+"""Effects whose names are kept; one that was forgotten is read again."""
+_NAMES: Final = ("tool", "tenant", "agent")
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is followed; unset fields leave everything in."""
+
+    effect_id: str | None = None
+    tool: str | None = None
+    tenant: str | None = None
+    agent: str | None = None
+
+    def lets_in(self, effect_id: str, names: Mapping[str, str]) -> bool:
+        if self.effect_id is not None:
+            return effect_id == self.effect_id
+        wanted = (self.tool, self.tenant, self.agent)
+        return all(each in (None, names[name]) for each, name in zip(wanted, _NAMES, strict=True))
+
+
+def watch(
+    effect_id: Annotated[
+        str | None, typer.Argument(metavar="[E]", help="An effect's id. Default: all effects.")
+    ] = None,
+    tool: Annotated[str | None, typer.Option(help="Without E: only this tool's.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Without E: only this tenant's.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Without E: only this agent's.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what happens to effects from now on, one line for each entry of the log, until Ctrl-C.
+
+    With E: first where it stands, and until it is final; then the exit code is 0 whatever it came to, and 130 if
+    Ctrl-C came first. Shows no arguments and no results. While the store is away it waits for it.
+
+    Exit codes: 0, 1, 2, 6, 7.
+
+    Example: effectsvc effects watch --tool charge
+    """
+    from effectsvc.cli.operator import Operator
+
+    if effect_id is not None and (tool or tenant or agent):
+        raise typer.BadParameter("name one effect E, or say whose are followed.")
+    watched = Watched(effect_id, tool, tenant, agent)
+    with Operator() as operator:
+        try:
+            for each in Follower(operator, watched).moves():
+                emit(each, as_json=as_json, text=_line(each))
+                sys.stdout.flush()  # a reader of a pipe sees each line as it comes
+        except KeyboardInterrupt:
+            if effect_id is not None:
+                say("it is not final yet.")
+                raise typer.Exit(INTERRUPTED) from None
+
+
+@dataclass
+class Follower:
+    """Reads the log from its end on. What a person sees first of a named effect is where it stands."""
+
+    operator: Operator
+    watched: Watched
+    known: dict[str, dict[str, str]] = field(default_factory=dict)
+    """What was read of each effect."""
+
+    def moves(self) -> Iterator[dict[str, Any]]:
+        """Ends when the named effect is final."""
+        effect_id = self.watched.effect_id
+        last_id, state = self._end_of_log(), ""
+        if effect_id is not None:
+            # Read after the log's end was, so that no move lies between the two.
+            state = self.operator.find(effect_id).state
+            yield self._stands(effect_id, state)
+        looked_at = time.monotonic()
+        while effect_id is None or state not in FINAL:
+            try:
+                entries = self._next(last_id)
+                for told in self._told(entries):
+                    yield told
+                    state = told["to"] or state
+                    if effect_id is not None and state in FINAL:
+                        return
+                last_id = entries[-1][0] if entries else last_id
+                if effect_id is not None and not entries and time.monotonic() - looked_at >= LOOK_AGAIN_S:
+                    looked_at, now = time.monotonic(), self.operator.find(effect_id).state
+                    if now != state:
+                        state = now
+                        yield self._stands(effect_id, state)
+            except StoreUnavailable as error:
+                self._wait_for_store(error)
+
+    def _wait_for_store(self, error: StoreUnavailable) -> None:
+        say(f"the store is away ({error}); what happens meanwhile is told when it is back.")
+        while True:
+            time.sleep(AWAY_PAUSE_S)
+            try:
+                self.operator.now_ms()
+            except StoreUnavailable:
+                continue
+            say("the store is back.")
+            return
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def _end_of_log(self) -> str:
+        from effectsvc.store.commands import Read
+
+        newest = Read(
+            ("XREVRANGE", self.operator.keys.log, "+", "-", "COUNT", 1),
+            lambda raw: raw[0][0].decode() if raw else "0-0",
+        )
+        return self.operator.send(newest)
+
+    def _next(self, last_id: str) -> list[RawEntry]:
+        """The entries after that one; none after BLOCK_MS without any."""
+        from effectsvc.store.commands import Read
+
+        words = ("XREAD", "COUNT", CHUNK, "BLOCK", BLOCK_MS, "STREAMS", self.operator.keys.log, last_id)
+        return self.operator.send(
+            Read(words, lambda raw: [(each[0].decode(), each[1]) for each in raw[0][1]] if raw else [])
+        )
+
+    def _told(self, entries: Sequence[RawEntry]) -> Iterator[dict[str, Any]]:
+        """Those that are about what is watched."""
+        import orjson
+
+        from effectsvc.cli.story import told_entry
+        from effectsvc.store.commands import text_map
+
+        read = []
+        for stream_id, raw in entries:
+            fields = text_map(raw)
+            record = orjson.loads(fields["e"])
+            # A compensation closes what it undoes: the same bytes tell both.
+            about = record.get("compensates" if fields["type"] == "compensated" else "effect")
+            if about and self.watched.effect_id in (None, about):
+                read.append((about, told_entry(stream_id, fields, record), record))
+        self._learn([(about, record) for about, _, record in read])
+        for about, told, _ in read:
+            if self.watched.lets_in(about, self.known[about]):
+                yield {"effect_id": about, **self.known[about], **told}
+
+    def _learn(self, named: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        """What each of these effects is: from the store, or from the entry for one that left no record."""
+        from effectsvc.store.commands import Read
+
+        if len(self.known) > MAX_KNOWN:
+            self.known.clear()
+        new = {effect_id: record for effect_id, record in named if effect_id not in self.known}
+        keys = [self.operator.keys.effect(effect_id) for effect_id in new]
+        found = self.operator.send_many([Read(("HMGET", key, *_NAMES), list) for key in keys])
+        for (effect_id, record), values in zip(new.items(), found, strict=True):
+            self.known[effect_id] = {
+                name: raw.decode() if raw is not None else str(record.get(name, ""))
+                for name, raw in zip(_NAMES, values, strict=True)
+            }
+
+    def _stands(self, effect_id: str, state: str) -> dict[str, Any]:
+        """Where the effect is now, in the form of an entry that moves nothing."""
+        self._learn([(effect_id, {})])
+        blank = dict.fromkeys(("n", "op", "type", "answer", "from", "attempt", "by"))
+        return {"effect_id": effect_id, **self.known[effect_id], **blank, "at_ms": self.operator.now_ms(), "to": state}
+
+
+def _line(each: Mapping[str, Any]) -> str:
+    """One entry for people."""
+    from effectsvc.cli.story import TOLD
+
+    at = datetime.fromtimestamp(each["at_ms"] / 1000, UTC)
+    words = [f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}", each["effect_id"], each["tool"]]
+    if each["op"] is None:
+        return "  ".join([*words, f"is {each['to']}"])
+    moved = f"{each['from'] or 'none'} -> {each['to']}" if each["to"] and each["from"] != each["to"] else ""
+    attempt = f"attempt {each['attempt']}" if each["attempt"] else ""
+    told = [f"{name} {each[name]}" for name in ("rule", *TOLD) if each.get(name) not in (None, "")]
+    return "  ".join(word for word in (*words, each["op"], moved, attempt, *told) if word)
