@@ -168,7 +168,7 @@ def _line(label: str, *words: tuple[str, str]) -> Text:
 
     line = Text(f"{label:<10}", style="")
     for number, (word, style) in enumerate(words):
-        line.append("   " if number else "")
+        line.append("  " if number else "")
         line.append(word, style=style or None)
     return line
 

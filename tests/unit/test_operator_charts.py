@@ -108,7 +108,8 @@ def test_the_board_can_be_read_in_eighty_columns() -> None:
     text = "\n".join(lines)
     for told in (
         "1,234 in flight", "123,456 queued", "4,321, oldest 1d3h", "<1h 3", "older 4315", "12, oldest 1h1m", "2 silent",
-        "charge, refund", "tool:charge", "9 in 5m", "1,234,567 entries", "42%", "1,234.5 committed", "12,345 cancelled", "10 more lanes",
+        "charge, refund", "tool:charge", "9 in 5m", "1,234,567 entries", "42%",
+        "1,234.5 committed", "12,345 cancelled", "10 more lanes",
     ):  # fmt: skip
         assert told in text
     [lane] = {line for line in lines if line.startswith("aaa")}
