@@ -108,8 +108,6 @@ class Follower:
                 for told in self._told(entries):
                     yield told
                     state = told["to"] or state
-                    if effect_id is not None and state in FINAL:
-                        return
                 last_id = entries[-1][0] if entries else last_id
                 if effect_id is not None and not entries and time.monotonic() - looked_at >= LOOK_AGAIN_S:
                     looked_at, now = time.monotonic(), self.operator.find(effect_id).state
