@@ -282,18 +282,23 @@ def lost_attempts(log: Path | None, key: str | None) -> list[LostAttempt]:
 
 
 def _adopt(operator: Operator, lost: list[LostAttempt], reason: str) -> int:
-    """Each becomes an unknown effect, unless the store knows better. Returns how many did."""
+    """Each becomes an unknown effect, unless the store knows better. Returns how many did.
+
+    Where the store still has what was proposed, the provider is asked; else there is no key to ask with, for the log
+    holds digests alone: a person must look.
+    """
     from effectsvc.store import replies as r
 
     adopted = 0
     for attempt in lost:
         contract = operator.contract(attempt.begun.tool)
+        can_ask = contract.get("lookup") and operator.send(operator.commands.payload(attempt.effect_id)) is not None
         entry = operator.note("resolve", effect=attempt.effect_id, attempt=attempt.begun.token, reason=reason)
         reply = operator.send(
             operator.commands.adopt(
                 attempt.address(lane=contract.get("lane", "default")),
                 begun=attempt.begun,
-                next_step="lookup" if contract.get("lookup") else "review",
+                next_step="lookup" if can_ask else "review",
                 entry=entry,
             )
         )

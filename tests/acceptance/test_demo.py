@@ -16,10 +16,12 @@ from typing import Any
 import orjson
 import pytest
 
+from effectsvc.decisionlog import verify
 from effectsvc.demo.case_system import LEDGER_NAME as CASES_LEDGER
 from effectsvc.demo.fixture import Step, load_afternoon, plan_summary
 from effectsvc.demo.ledger import Ledger
 from effectsvc.demo.mail_system import LEDGER_NAME as MAIL_LEDGER
+from tests.decisionlog import stranger
 
 MARK = "DEMO_TEST_MARK"
 ENDS_WITHIN_S = 30.0  # a stop takes about a second; a worker that does not drain is killed after five
@@ -146,6 +148,8 @@ def test_a_short_demo_comes_to_what_its_calls_mean_and_keeps_its_data(demos: Any
     assert writes == sum(told["provider_writes"].values())
     assert (kept / "server" / "appendonlydir").is_dir()
     assert (kept / "logs" / "worker-1.log").is_file()
+    report = verify(kept / "log", max_uncovered=0)
+    assert int(report.verdict) == stranger.verify(kept / "log") == 0, str(report)
 
     check_cut_uploads(kept, [s for s in load_afternoon()[:60] if s.how == "answer_lost" and s.tool == "upload_packet"])
     assert told["resumed"] == 2

@@ -37,8 +37,10 @@ class Failover(Deployment):
     `workers` of the host `a` are started with it; other hosts have state directories of their own.
     """
 
-    def __init__(self, directory: Path, *, workers: int, replicated: bool = True, **environment: str) -> None:
-        super().__init__(directory, workers=workers, environment=environment)
+    def __init__(
+        self, directory: Path, *, workers: int, replicated: bool = True, export: bool = False, **environment: str
+    ) -> None:
+        super().__init__(directory, workers=workers, environment=environment, export=export)
         self._tools = askable_tools.PLACE
         self._replicated = replicated
         self.replica: EmbeddedServer | None = None
@@ -130,6 +132,14 @@ class Failover(Deployment):
         until(lambda: len(self.witnesses()) > witnesses, f"host {name} is a witness")
         return process
 
+    def lose_host(self, name: str, state: str = "state") -> None:
+        """Its process and its disk are gone: what it remembered, nobody will ever tell."""
+        process = self.processes.pop(name)
+        process.kill()
+        process.wait()
+        shutil.rmtree(self.directory / state)
+        (self.directory / state).mkdir(mode=0o700)
+
     def pause(self, name: str) -> None:
         self.processes[name].send_signal(signal.SIGSTOP)
 
@@ -155,11 +165,19 @@ class Failover(Deployment):
         marks = [json.loads(path.read_text())["marks"] for path in files]
         return max((n for each in marks for n, _ in each.values()), default=0)
 
+    def watermark(self) -> int:
+        """The counter of the last entry that is in the log's files."""
+        return int(self._send(("HGETALL", self.keys.exporter), text_map).get("n", "0"))
+
     def head(self) -> int:
         return int(self._send(("HGETALL", self.keys.meta), text_map)["n"])
 
     def is_frozen(self) -> bool:
         return bool(self._send(("HGETALL", self.keys.switches), text_map).get("cell"))
+
+    def freezes(self) -> set[str]:
+        """The ids of what keeps anything frozen."""
+        return set(self._send(("HGETALL", self.keys.freezes), text_map))
 
     def is_in_force(self) -> bool:
         meta = self._send(("HGETALL", self.keys.meta), text_map)

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from effectsvc.client import EffectHandle, Run
+from effectsvc.decisionlog import verify
 from effectsvc.errors import StoreUnavailable
 from tests.acceptance.deployment import CALLER, case, soon, until
+from tests.decisionlog import stranger
 from tests.fault.failover import Failover
 
 pytestmark = pytest.mark.timeout(300)  # several servers and hosts each; a busy machine is no defect
@@ -27,8 +29,8 @@ def deploy(tmp_path: Path) -> Iterator[Callable[..., Failover]]:
     """Starts one deployment; it is stopped after the test."""
     made: list[Failover] = []
 
-    def start(*, workers: int = 1, replicated: bool = True) -> Failover:
-        made.append(Failover(tmp_path, workers=workers, replicated=replicated, **QUICK))
+    def start(*, workers: int = 1, replicated: bool = True, export: bool = False) -> Failover:
+        made.append(Failover(tmp_path, workers=workers, replicated=replicated, export=export, **QUICK))
         with ThreadPoolExecutor() as aside:  # it runs an event loop of its own
             aside.submit(made[-1].__enter__).result()
         return made[-1]
@@ -130,6 +132,53 @@ async def test_what_was_begun_and_lost_is_looked_up(deploy: Callable[..., Failov
         await recover(deployment)
         assert (await effect.status()).status == "ok"
     assert deployment.uploaded(2) == 1
+
+
+async def test_what_only_the_exported_log_knows_was_begun_comes_back_unknown_and_is_looked_up(
+    deploy: Callable[..., Failover], tmp_path: Path
+) -> None:
+    """The host that began two effects is gone with its disk, and a replica is promoted that knows one of the proposals.
+
+    The exporter tells the rollback and freezes the cell. What its files know was begun is unknown then: the provider is
+    asked about the one, and a person about the other, of which nothing is left but digests.
+    """
+    deployment, log = deploy(export=True), tmp_path / "log"
+    deployment.start_host("b")
+    async with deployment.client() as client:
+        run = await client.run(tenant_id="acme", run_id="loss", caller=CALLER)
+        await commit(run, 1)
+        for host in ("worker-1", "b"):
+            deployment.pause(host)
+        known = await propose(run, 2, **INSIDE)
+        deployment.lag()
+        forgotten = await propose(run, 3, **INSIDE)
+        deployment.resume("worker-1")
+        await soon(lambda: deployment.uploaded(2) and deployment.uploaded(3), "both are inside their calls")
+        await soon(lambda: deployment.watermark() >= deployment.head(), "the decisions are in the log's files")
+        deployment.lose_host("worker-1")
+        deployment.fail_over()
+        deployment.resume("b")
+        await soon(lambda: "store_rollback" in next((log / "seg").iterdir()).read_text(), "the log tells the rollback")
+        assert (deployment.state(known.effect_id), deployment.state(forgotten.effect_id)) == ("proposed", "none")
+
+        words = ("cell", "recover", "--log", str(log), "--accept-loss", "--reason", "checked", "--yes")
+        _, told = await deployment.cli(*words)
+        assert told["adopted"] == 2
+        await soon(lambda: deployment.state(known.effect_id) == "committed", "it is looked up")
+        fields = deployment.fields(forgotten.effect_id)
+        assert (fields["state"], fields["waiting_for"], fields["needs_review"]) == ("unknown", "person", "1")
+        await soon(lambda: any(i.startswith("log-rollback-") for i in deployment.freezes()), "the exporter froze it")
+        assert (await deployment.cli(*words))[1]["answer"] == "recovered"
+        again = await run.call("upload", case(2) | INSIDE, tool_call_id="call_of_a_new_plan", timeout=20)
+        assert (again.status, again.effect.effect_id) == ("ok", known.effect_id)
+        other = await run.call("upload", case(3) | INSIDE, tool_call_id="another_call", timeout=20)
+        assert (other.status, other.error.code) == ("denied", "same_intent_other_arguments")
+        await commit(run, 4)
+    assert [deployment.uploaded(n) for n in (1, 2, 3, 4)] == [1, 1, 1, 1]
+    deployment.stop()
+    report = verify(log, max_uncovered=0)
+    assert int(report.verdict) == stranger.verify(log) == 4, str(report)
+    assert len(report.gaps) == 1
 
 
 async def test_an_effect_that_nobody_remembers_is_told_as_unknown_never_as_failed(
