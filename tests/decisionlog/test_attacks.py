@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import gzip
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +15,10 @@ from typing import Any
 import pytest
 
 from effectsvc.decisionlog import Report, VerifierUsage, verify
-from effectsvc.decisionlog.keys import Signer, new_signer
+from effectsvc.decisionlog.keys import COSIGNATURE, Signer, new_signer
 from effectsvc.decisionlog.layout import Layout
 from effectsvc.decisionlog.record import FIRST_LINK, dump, record_hash
+from effectsvc.decisionlog.verifier import walk
 from tests.decisionlog import stranger
 from tests.decisionlog.log_maker import (
     ORIGIN,
@@ -89,6 +93,10 @@ def change(scene: Scene, index: int, how: Callable[[Any], None]) -> None:
 
 def edit_a_field(scene: Scene) -> None:
     change(scene, 5, lambda value: value["e"].update(at_ms=1))
+
+
+def edit_the_last_record_that_is_signed(scene: Scene) -> None:
+    change(scene, 60, lambda value: value["e"].update(at_ms=1))
 
 
 def swap_two_lines(scene: Scene) -> None:
@@ -222,8 +230,23 @@ def insert_a_space(scene: Scene) -> None:
     scene.segment.write_bytes(scene.segment.read_bytes().replace(b'"v":1', b'"v": 1', 1))
 
 
-def append_another_log(scene: Scene) -> None:
+def append_the_log_to_itself(scene: Scene) -> None:
     put_lines(scene.log, scene.lines * 2)
+
+
+def append_the_log_of_another_service(scene: Scene) -> None:
+    make_log(scene.log.parent / "other")
+    put_lines(scene.log, [*scene.lines, *read_lines(scene.log.parent / "other")])
+
+
+def compress_the_only_segment(scene: Scene) -> None:
+    scene.segment.with_suffix(".jsonl.gz").write_bytes(gzip.compress(scene.segment.read_bytes()))
+    scene.segment.unlink()
+
+
+def put_compressed_bytes_into_a_segment(scene: Scene) -> None:
+    path = _in_segments(scene)[1]
+    path.write_bytes(gzip.compress(path.read_bytes()))
 
 
 def write_a_line_that_is_too_long(scene: Scene) -> None:
@@ -377,6 +400,7 @@ def claim_a_second_genesis(scene: Scene) -> None:
 
 ROWS: list[tuple[Callable[[Scene], None], int, str]] = [
     (edit_a_field, 1, "CHAIN"),
+    (edit_the_last_record_that_is_signed, 1, "ROOT_MISMATCH"),
     (swap_two_lines, 1, "INDEX"),
     (delete_a_line, 1, "INDEX"),
     (cut_the_end_below_a_signed_size, 3, "TRUNCATED"),
@@ -400,7 +424,10 @@ ROWS: list[tuple[Callable[[Scene], None], int, str]] = [
     (write_windows_line_ends, 1, "NOT_CANONICAL"),
     (insert_a_blank_line, 1, "LINE_UNPARSABLE"),
     (insert_a_space, 1, "NOT_CANONICAL"),
-    (append_another_log, 1, "INDEX"),
+    (append_the_log_to_itself, 1, "INDEX"),
+    (append_the_log_of_another_service, 1, "INDEX"),
+    (compress_the_only_segment, 4, "NO_LOG"),
+    (put_compressed_bytes_into_a_segment, 1, "LINE_UNPARSABLE"),
     (write_a_line_that_is_too_long, 1, "LINE_TOO_LONG"),
     (escape_a_key, 1, "NOT_CANONICAL"),
     (use_a_key_that_looks_the_same, 1, "NOT_CANONICAL"),
@@ -467,8 +494,22 @@ def test_an_end_cut_above_the_last_checkpoint_shows_against_a_pin_only(scene: Sc
     layout.latest.unlink()
     put_lines(scene.log, scene.lines[:-3])
     assert int(scene.judged().verdict) == 0
+    assert codes(verify(scene.log, key=scene.key, checkpoints=[kept])) == {"TRUNCATED"}
     scene.pin = kept
     assert codes(scene.judged()) == {"TRUNCATED"}
+
+
+def test_a_log_rebuilt_with_the_stolen_key_shows_against_what_another_host_saw_only(scene: Scene) -> None:
+    """Its bytes are whole and signed; who kept a checkpoint, or asks for a cosigner's, sees that it is another log."""
+    kept = scene.log.parent / "seen"
+    kept.write_bytes(scene.newest_note.read_bytes())
+    change(scene, 4, lambda value: value["e"].update(at_ms=1))
+    put_lines(scene.log, rechained(scene.lines))
+    resign(scene.log, scene.signer)
+    assert int(scene.judged().verdict) == 0
+    assert codes(verify(scene.log, key=scene.key, checkpoints=[kept])) == {"SPLIT_VIEW"}
+    witness = new_signer("witness.example", kind=COSIGNATURE)
+    assert codes(verify(scene.log, key=scene.key, witnesses=[str(witness.vkey)])) == {"NOT_WITNESSED"}
 
 
 @pytest.mark.parametrize("tail", [b'{"e":{"agent"', b"\0" * 100_000], ids=["torn", "zeros"])
@@ -509,6 +550,29 @@ def test_a_key_that_anybody_can_sign_for_is_refused(scene: Scene) -> None:
     with pytest.raises(VerifierUsage) as refused:
         verify(scene.log, key=f"example.org+{key_id}+{base64.b64encode(raw).decode()}")
     assert refused.value.code == "KEY_WEAK"
+
+
+def test_the_strangers_verifier_is_a_page_that_shares_nothing_with_ours() -> None:
+    """The standard library and one package for signatures: what it says, the format's page says."""
+    text = Path(stranger.__file__).read_text()
+    imported = {
+        name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
+    }
+    others = {name.partition(".")[0] for name in imported} - sys.stdlib_module_names
+    assert others == {"cryptography"}
+    assert len(text.splitlines()) <= 150
+
+
+def test_how_far_a_long_verification_has_come_is_told(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walk, "PROGRESS_S", 0.0)
+    shutil.rmtree(scene.log)
+    write(scene.log, scene.signer, _lives(700), every=512)
+    told: list[int] = []
+    assert int(verify(scene.log, key=scene.key, progress=told.append).verdict) == 0
+    assert told == [1, 1_025, 2_049]
 
 
 def test_a_message_says_where_and_what(scene: Scene) -> None:

@@ -254,6 +254,18 @@ def test_nothing_is_signed_that_the_disk_does_not_give_back(feeder: Feeder, expo
         assert Layout(tmp_path / "log").notes() == []
 
 
+def test_nothing_is_signed_that_memory_has_otherwise_than_the_disk(feeder: Feeder, exporting: Opened) -> None:
+    """One bit of the tree's state flipped between append and checkpoint."""
+    feeder.feed(1)
+    with exporting(checkpoint_records=10_000) as exporter:
+        exporter.export_once()
+        nodes = exporter.writer.frontier.nodes
+        nodes[-1] = bytes([nodes[-1][0] ^ 1]) + nodes[-1][1:]
+        with pytest.raises(LogDamaged, match="other records than were written"):
+            exporter.sign()
+        assert exporter.writer.layout.notes() == []
+
+
 def test_checkpoints_come_by_count_by_time_and_when_idle(feeder: Feeder, exporting: Opened, tmp_path: Path) -> None:
     now = [0.0]
     with exporting(checkpoint_records=5, checkpoint_s=10, heartbeat_s=300) as exporter:

@@ -22,11 +22,12 @@ from typer.testing import CliRunner, Result
 from effectsvc.cli.app import app
 from effectsvc.decisionlog import verify
 from effectsvc.decisionlog.errors import DecisionLogError
-from effectsvc.decisionlog.keys import Signer, save_signer
+from effectsvc.decisionlog.keys import Signer, load_signer, save_signer
 from effectsvc.decisionlog.layout import Layout
+from effectsvc.decisionlog.writer import LogWriter
 from tests.decisionlog import stranger
 from tests.decisionlog.feeder import Feeder
-from tests.decisionlog.log_maker import ORIGIN, Stream, flip, make_log, put_lines, read_lines, write
+from tests.decisionlog.log_maker import ORIGIN, START_MS, Stream, flip, make_log, put_lines, read_lines, write
 
 
 def run(*words: object, code: int = 0) -> Result:
@@ -60,6 +61,44 @@ def test_verify_tells_its_verdict_by_exit_code(made: tuple[Path, str, Path], tmp
     assert "FAIL" in run("log", "verify", log, code=1).output
     put_lines(log, read_lines(log)[:3])
     run("log", "verify", log, code=3)
+
+
+def test_verify_has_an_exit_code_for_each_kind_of_finding(
+    made: tuple[Path, str, Path], tmp_path: Path, signer: Signer
+) -> None:
+    """Uncovered records, a broken rule about effects, and files that cannot be read: none is taken for another."""
+    log, key, _ = made
+    for path in [Layout(log).latest, *(path for _, path in Layout(log).notes()[-1:])]:
+        path.unlink()
+    run("log", "verify", log, "--key", key, "--max-uncovered", 8)
+    run("log", "verify", log, "--key", key, "--max-uncovered", 7, code=4)
+    stream = Stream()
+    for effect in ("effect-x", "effect-y"):
+        stream.life(effect, intent="one")
+    write(tmp_path / "double", signer, stream)
+    assert "FAIL DOUBLE_EFFECT" in run("log", "verify", tmp_path / "double", code=5).output
+    segment = Layout(log).segments()[0][1]
+    segment.unlink()
+    segment.mkdir()
+    assert "cannot be read" in run("log", "verify", log, code=6).output
+
+
+def test_a_log_is_followed_as_it_grows(made: tuple[Path, str, Path], signer: Signer) -> None:
+    """Each record once, from where it was asked for on; also over the end of a segment."""
+    log, _, key = made
+    command = [sys.executable, "-m", "effectsvc.cli", "log", "follow", str(log), "--from", "23", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        shown = [json.loads(process.stdout.readline())["index"] for _ in range(2)]
+        stream = Stream(n=24, at_ms=START_MS + 1_000_000)
+        stream.lives(2, start=8)
+        with LogWriter(log, origin=ORIGIN, signers=[load_signer(key)], segment_records=26) as writer:
+            writer.append(stream.entries)
+        shown += [json.loads(process.stdout.readline())["index"] for _ in range(6)]
+        process.send_signal(signals.SIGINT)
+        assert process.wait(30) == 0
+    assert shown == list(range(23, 31))
+    assert len(Layout(log).segments()) == 2
 
 
 def test_records_are_shown_found_and_exported(made: tuple[Path, str, Path], tmp_path: Path) -> None:
