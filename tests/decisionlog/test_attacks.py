@@ -503,7 +503,7 @@ def test_a_log_rebuilt_with_the_stolen_key_shows_against_what_another_host_saw_o
     """Its bytes are whole and signed; who kept a checkpoint, or asks for a cosigner's, sees that it is another log."""
     kept = scene.log.parent / "seen"
     kept.write_bytes(scene.newest_note.read_bytes())
-    change(scene, 4, lambda value: value["e"].update(at_ms=1))
+    change(scene, 4, lambda value: value["e"].update(at_ms=7))
     put_lines(scene.log, rechained(scene.lines))
     resign(scene.log, scene.signer)
     assert int(scene.judged().verdict) == 0
