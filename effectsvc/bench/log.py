@@ -43,16 +43,16 @@ class LogRow:
     export_per_core_s: float
     verify_rate: float
     verify_per_core_s: float
-    rss_early_mb: float
-    """Memory of this process after a fifth of the export."""
-    rss_late_mb: float
-    """After the verification of everything."""
+    export_rss_mb: tuple[float, ...]
+    """Memory of this process after each fifth of the export,"""
+    verify_rss_mb: tuple[float, ...]
+    """and after each fifth of the verification and at its end, where effects were looked at."""
     sync_ms: float
     verdict: str
 
     def record(self) -> dict[str, object]:
         """As `--json` prints it; figures with four significant digits."""
-        shown = {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in asdict(self).items()}
+        shown = {name: _rounded(value) for name, value in asdict(self).items()}
         return {"schema_version": 1, "workload": "log"} | shown
 
 
@@ -67,7 +67,8 @@ def measure_log(*, records: int, directory: Path | None, say: Callable[[str], No
 def _measure(log: Path, store: SyncStore, records: int, say: Callable[[str], None]) -> LogRow:
     commands = Commands(CellKeys(CELL))
     _create(store, commands)
-    wall = cpu = early = 0.0
+    wall = cpu = 0.0
+    exporting = _Memory(records)
     with LogWriter(log, origin="bench.effectsvc.local/log", signers=[new_signer("bench")]) as writer:
         exporter = Exporter(store, commands, writer)
         n = 1
@@ -77,15 +78,17 @@ def _measure(log: Path, store: SyncStore, records: int, say: Callable[[str], Non
             while exporter.export_once().records:
                 pass
             wall, cpu = wall + time.perf_counter() - start_s, cpu + time.process_time() - start_cpu
-            early = early if early or n < records / 5 else _rss_mb()
+            exporting.look(n)
             say(f"log: {n} records exported")
             store.send(Read(("XTRIM", commands.keys.log, "MAXLEN", 1), int))  # the cursor's entry stays
         exporter.sign()
         exported = writer.size
     size = sum(path.stat().st_size for path in (log / "seg").iterdir())
+    verifying = _Memory(exported)
     start_s, start_cpu = time.perf_counter(), time.process_time()
-    report = verify(log)
+    report = verify(log, progress=verifying.look)
     took_s, took_cpu = time.perf_counter() - start_s, time.process_time() - start_cpu
+    verifying.look(exported)
     return LogRow(
         records=exported,
         line_bytes=size / exported,
@@ -93,8 +96,8 @@ def _measure(log: Path, store: SyncStore, records: int, say: Callable[[str], Non
         export_per_core_s=exported / cpu,
         verify_rate=exported / took_s,
         verify_per_core_s=exported / took_cpu,
-        rss_early_mb=early,
-        rss_late_mb=_rss_mb(),
+        export_rss_mb=tuple(exporting.seen_mb),
+        verify_rss_mb=tuple(verifying.seen_mb),
         sync_ms=sync_ms(log),
         verdict=report.verdict.name.lower(),
     )
@@ -127,6 +130,26 @@ def _feed(store: SyncStore, commands: Commands, n: int, count: int) -> int:
         store.send_many(batch[at : at + 1_000])
     store.send(Read(("HSET", commands.keys.meta, "n", n), int))
     return n
+
+
+class _Memory:
+    """Looks at this process's memory after each fifth of so many records; what is told late is looked at once."""
+
+    def __init__(self, records: int) -> None:
+        self._records, self._next = records, 1
+        self.seen_mb: list[float] = []
+
+    def look(self, done: int) -> None:
+        if done >= self._next * self._records / 5:
+            self._next = 5 * done // self._records + 1
+            self.seen_mb.append(_rss_mb())
+
+
+def _rounded(value: Any) -> Any:
+    """Figures with four significant digits."""
+    if isinstance(value, tuple):
+        return [_rounded(each) for each in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def _rss_mb() -> float:

@@ -112,11 +112,12 @@ def _bench_log(effects: int, directory: Path | None, *, as_json: bool) -> None:
     from effectsvc.bench.log import measure_log
 
     row = measure_log(records=3 * effects, directory=directory, say=lambda text: typer.echo(text, err=True))
+    exporting, verifying = (" ".join(f"{mb:.0f}" for mb in seen) for seen in (row.export_rss_mb, row.verify_rss_mb))
     text = (
         f"log: {row.records} records of {row.line_bytes:.0f} B: exported {row.export_rate:,.0f}/s "
         f"({row.export_per_core_s:,.0f} per second of a core, one sync {row.sync_ms:.2f} ms), "
         f"verified {row.verify_rate:,.0f}/s ({row.verify_per_core_s:,.0f} per second of a core); "
-        f"memory {row.rss_early_mb:.0f} MB early, {row.rss_late_mb:.0f} MB at the end; {row.verdict}"
+        f"memory at each fifth {exporting} MB while it exports, {verifying} MB while it verifies; {row.verdict}"
     )
     typer.echo(orjson.dumps(row.record()) if as_json else text)
 

@@ -66,6 +66,19 @@ def test_the_gates_are_measured_without_a_server(tmp_path: Path) -> None:
     assert row["worker_us"] > 1
 
 
+def test_export_and_verification_are_measured_with_the_memory_that_they_take(tmp_path: Path) -> None:
+    [row] = rows_of(run_bench("--workload", "log", "--effects", "400", "--json", directory=tmp_path))
+    assert row.keys() == {
+        "schema_version", "workload", "records", "line_bytes", "export_rate", "export_per_core_s", "verify_rate",
+        "verify_per_core_s", "export_rss_mb", "verify_rss_mb", "sync_ms", "verdict",
+    }  # fmt: skip
+    assert row["records"] > 1_200
+    assert row["verdict"] == "verified"
+    assert min(row["export_rate"], row["verify_rate"]) > 100
+    assert all(20 < mb < 500 for mb in [*row["export_rss_mb"], *row["verify_rss_mb"]])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_each_process_costs_adds_up_to_the_whole(row: dict[str, Any]) -> None:
     assert row["cpu_ms_by_process"].keys() == {"client", "worker", "server", "relay"}
     if Path("/proc/self/stat").exists():
