@@ -19,6 +19,7 @@ from effectsvc.decisionlog.exporter import Cadence, Exporter
 from effectsvc.decisionlog.keys import Signer, load_signer
 from effectsvc.decisionlog.writer import LogWriter
 from effectsvc.errors import SettingsError, StoreError
+from effectsvc.fault_arms import arm_from_environment
 from effectsvc.health import Port, Pulse, StoreReady
 from effectsvc.settings import Settings
 from effectsvc.store.commands import Commands
@@ -60,6 +61,7 @@ class Export:
 
         Raises DecisionLogError, and OSError when the disk refuses.
         """
+        arm_from_environment()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._told_to_stop)
         with self._port, SyncStore(self.settings.redis_url) as store:

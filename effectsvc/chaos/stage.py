@@ -47,6 +47,8 @@ SETTLE_S: Final = 1.0
 PATIENCE_S: Final = 1.0
 IDLE_S: Final = 0.2
 """A session leaves soon, so that each order needs a new one from the relay."""
+CHECKPOINT_S: Final = 0.5
+"""Each order is signed for soon after it."""
 LOOK_S: Final = 0.01
 WITHIN_S: Final = 30.0
 """For what takes a few seconds on an idle machine."""
@@ -107,6 +109,7 @@ class Stage:
         self.faults = FaultDirectory(ground.directory / f"faults-{cell}")
         self._environment = self.faults.environment | {
             SETTLE_VARIABLE: f"{SETTLE_S:g}",
+            "EFFECTSVC_CHECKPOINT_S": f"{CHECKPOINT_S:g}",
             # A log of its own: a log is of one cell.
             "EFFECTSVC_LOG_DIR": str(ground.directory / f"log-{cell}"),
             "EFFECTSVC_LOG_KEY_FILE": str(ground.directory / f"log-{cell}.key"),
@@ -123,7 +126,7 @@ class Stage:
         )
         self.commands = Commands(CellKeys(cell))
         self.told: list[Line] = []
-        self._wanted = {"worker": workers, "relay": relays}
+        self._wanted = {"worker": workers, "relay": relays, "export": 1}
         self._via = via
         self._closing = contextlib.ExitStack()
         self._started = 0
@@ -145,8 +148,9 @@ class Stage:
         self.stack.server.start()
         self._environment["EFFECTSVC_REDIS_URL"] = self._via(self.stack.server.url)
         self.stack.start()
-        # The stack has started a relay of its own, under a name that is no stage's.
-        self.stack.processes[self._name("relay")] = self.stack.processes.pop("relay")
+        # The stack has started a relay and an exporter of its own, under names that are no stage's.
+        for role in ("relay", "export"):
+            self.stack.processes[self._name(role)] = self.stack.processes.pop(role)
         self.store = self._closing.enter_context(SyncStore(self.stack.server.url))
         self.see_to_processes()
         self.stack.wait_until_served(tool.name for tool in tools)
@@ -324,10 +328,12 @@ class Stage:
 
     def judge(self) -> Found:
         """By the invariants; the log's files, too, once everything that was said is in them."""
-        history = self.history()
-        watermark = self.commands.watermark()
+        history, settings = self.history(), self.stack.settings()
+        log, watermark = settings.log_dir, self.commands.watermark()
+        assert log is not None, "a stage names it"
         self.until(lambda: self.store.send(watermark) >= history.head, "everything is exported")
-        return check(replace(history, exported=read_exported(self.stack.settings(), max_uncovered=None)))
+        self.until(lambda: any(log.glob("ckpt/*.note")), "a checkpoint is signed")
+        return check(replace(history, exported=read_exported(settings, max_uncovered=None)))
 
     def stop(self) -> None:
         """Stops all that was started here. Safe to call again."""

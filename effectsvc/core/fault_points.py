@@ -91,6 +91,16 @@ class At:
     SWEEP_BEFORE_UNPARK = FaultPoint("sweep.before_unpark", "what was parked goes back next", "unpark")
     SWEEP_AFTER_UNPARK = FaultPoint("sweep.after_unpark", "what was parked is back")
 
+    # ---- the exporter: one pass
+    EXPORTER_BEFORE_LEASE = FaultPoint("exporter.before_lease", "the lease is taken or renewed next", "lease_export")
+    EXPORTER_AFTER_WRITE = FaultPoint("exporter.after_write", "entries are in the log's file, and not yet synced")
+    EXPORTER_BEFORE_ACK = FaultPoint(
+        "exporter.before_ack", "entries are on the disk, and the watermark moves next", "ack_export"
+    )
+    EXPORTER_AFTER_ACK = FaultPoint("exporter.after_ack", "the watermark has moved")
+    EXPORTER_BEFORE_SIGN = FaultPoint("exporter.before_sign", "what is on the disk is read back and signed next")
+    EXPORTER_AFTER_NOTE = FaultPoint("exporter.after_note", "the checkpoint has its file, and is not yet the latest")
+
     # ---- the client
     CLIENT_BEFORE_PROPOSE = FaultPoint("client.before_propose", "a proposal is sent next", "propose")
     CLIENT_AFTER_PROPOSE = FaultPoint("client.after_propose", "a proposal was answered, and its caller not yet told")

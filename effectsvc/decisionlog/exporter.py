@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 from effectsvc import counts
 from effectsvc.core.decision import note_entry
+from effectsvc.core.fault_points import At, reached
 from effectsvc.decisionlog.errors import DecisionLogError, LogForked
 from effectsvc.decisionlog.layout import identity
 from effectsvc.decisionlog.record import RecordFault, entry_hash
@@ -138,6 +139,7 @@ class Exporter:
         if self._clock() - self._leased_at < RENEW_S:
             return ""
         asked_at = self._clock()
+        reached(At.EXPORTER_BEFORE_LEASE)
         reply = self._send(
             self.commands.lease_export(
                 owner=self.owner,
@@ -222,6 +224,7 @@ class Exporter:
     def _acknowledge(self) -> int:
         """Moves the watermark to what is synced. Returns how many entries were trimmed behind it."""
         cursor, size, root = self.writer.cursor, self.writer.size, self.writer.root.hex()
+        reached(At.EXPORTER_BEFORE_ACK)
         reply = self._send(
             self.commands.ack_export(
                 owner=self.owner,
@@ -235,6 +238,7 @@ class Exporter:
                 keep_ms=self.cadence.stream_keep_ms,
             )
         )
+        reached(At.EXPORTER_AFTER_ACK)
         match reply:
             case r.ExportAcked(trimmed):
                 self._acked = (size, root)

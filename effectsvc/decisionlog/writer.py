@@ -16,6 +16,7 @@ from typing import Any, Final
 import orjson
 
 from effectsvc.core.canonical import entry_bytes
+from effectsvc.core.fault_points import At, reached
 from effectsvc.decisionlog.checkpoint import Checkpoint, NoteFault, check_note, read_note, sign
 from effectsvc.decisionlog.errors import DecisionLogError, LogDamaged
 from effectsvc.decisionlog.keys import ED25519, Signer, read_vkey
@@ -257,6 +258,7 @@ class LogWriter(LogState):
     def _append(self, lines: list[bytes]) -> None:
         data = b"\n".join(lines) + b"\n"
         write_all(self._descriptor, data)
+        reached(At.EXPORTER_AFTER_WRITE)
         os.fdatasync(self._descriptor)
         for line in lines:
             leaf = record_hash(line)
@@ -299,6 +301,7 @@ class LogWriter(LogState):
         At a size that has its note already, only `latest` is replaced: a heartbeat. Raises LogDamaged when the disk
         gives back other bytes than were written.
         """
+        reached(At.EXPORTER_BEFORE_SIGN)
         self._read_back()
         if self._checked.root() != self.frontier.root() or self._checked_head != self.head:
             raise LogDamaged("The disk gives back other records than were written; nothing was signed.")
@@ -311,6 +314,7 @@ class LogWriter(LogState):
             write_whole(path, note)
         elif is_roll and signers is None:
             return checkpoint  # both keys signed here; one alone is no checkpoint of this size
+        reached(At.EXPORTER_AFTER_NOTE)
         write_whole(self.layout.latest, note)
         self.signed_size = self.size
         self._keep_cache()

@@ -38,6 +38,9 @@ IN_EVERY_RUN: set[tuple[FaultPoint, Deed]] = {
     (At.WORKER_BEFORE_LATE, "stall"),
     (At.RECONCILER_BEFORE_REPORT, "lost_reply"),
     (At.RELAY_AFTER_ASK, "kill"),
+    (At.EXPORTER_AFTER_WRITE, "kill"),
+    (At.EXPORTER_BEFORE_ACK, "lost_reply"),
+    (At.EXPORTER_AFTER_NOTE, "kill"),
     (At.SWEEP_BEFORE_UNKNOWN, "stall"),
     (At.CLIENT_AFTER_PROPOSE, "kill"),
 }
