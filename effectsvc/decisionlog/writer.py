@@ -230,7 +230,7 @@ class LogWriter(LogState):
         line = make_line(
             entry=entry_bytes({"kind": kind, **facts}), index=self.size, previous=self.head, source=own_source(kind)
         )
-        self._append([line])
+        self._append([line], [record_hash(line)])
         record = read_line(line)
         self.learn(record)
         return record
@@ -245,25 +245,24 @@ class LogWriter(LogState):
         while at < len(entries):
             room = self._room(entries[at][0])
             batch = entries[at : at + room]
-            lines, head, index = [], self.head, self.size
-            for source, entry in batch:
-                line = make_line(entry=entry, index=index, previous=head, source=source)
-                lines.append(line)
-                head, index = record_hash(line).hex(), index + 1
-            self._append(lines)
+            lines, leaves, head = list[bytes](), list[bytes](), self.head
+            for index, (source, entry) in enumerate(batch, self.size):
+                lines.append(make_line(entry=entry, index=index, previous=head, source=source))
+                leaves.append(record_hash(lines[-1]))
+                head = leaves[-1].hex()
+            self._append(lines, leaves)
             source, entry = batch[-1]
             self.move_cursor(source, entry, self.size - 1)
             at += len(batch)
 
-    def _append(self, lines: list[bytes]) -> None:
+    def _append(self, lines: list[bytes], leaves: list[bytes]) -> None:
         data = b"\n".join(lines) + b"\n"
         write_all(self._descriptor, data)
         reached(At.EXPORTER_AFTER_WRITE)
         os.fdatasync(self._descriptor)
-        for line in lines:
-            leaf = record_hash(line)
+        for leaf in leaves:
             self.frontier.append(leaf)
-        self.head = leaf.hex()
+        self.head = leaves[-1].hex()
         self._segment_size += len(data)
 
     def _room(self, source: dict[str, Any]) -> int:
