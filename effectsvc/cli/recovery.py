@@ -215,7 +215,7 @@ def recover(
     """After the store lost its past: tell it what is known here, and begin again once nothing is missing.
 
     That is what this host's spool holds, and with --log every attempt that the exported log knows and the store has
-    forgotten: it becomes an unknown effect, and is looked up.
+    forgotten: it becomes an unknown effect, looked up where the store still has the proposal, else left to a person.
 
     Workers that live have told the store what they had begun. Without --accept-loss the cell stays frozen while a mark
     is not remembered or a worker that was seen lately has not shown its own.
