@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from effectsvc.decisionlog import Report, VerifierUsage, verify
+from effectsvc.decisionlog.checkpoint import read_note, timed_line
 from effectsvc.decisionlog.keys import COSIGNATURE, Signer, new_signer
 from effectsvc.decisionlog.layout import Layout
 from effectsvc.decisionlog.record import FIRST_LINK, dump, record_hash
@@ -22,6 +23,7 @@ from effectsvc.decisionlog.verifier import walk
 from tests.decisionlog import stranger
 from tests.decisionlog.log_maker import (
     ORIGIN,
+    START_MS,
     Stream,
     edited,
     flip,
@@ -530,6 +532,17 @@ def test_a_clock_that_went_back_is_a_warning(scene: Scene) -> None:
     report = scene.judged()
     assert int(report.verdict) == 0
     assert any(said.startswith("CLOCK") for said in report.notes)
+
+
+def test_a_cosigners_clock_that_went_back_is_a_warning_too(scene: Scene) -> None:
+    """As it is of the log's own key: a clock that was set does not make honest records false."""
+    witness = new_signer("witness.example", kind=COSIGNATURE)
+    for (_, path), time_s in zip(Layout(scene.log).notes()[-2:], (START_MS // 1000 + 9, START_MS // 1000), strict=True):
+        line = timed_line(read_note(path.read_bytes())[0], witness, time_s=time_s)
+        path.with_suffix(".cosig").write_text(line, encoding="utf-8")
+    report = verify(scene.log, key=scene.key, witnesses=[str(witness.vkey)])
+    assert (int(report.verdict), report.level, stranger.verify(scene.log, scene.key)) == (0, "witnessed", 0)
+    assert report.notes == ["CLOCK: witness.example says an earlier time of a later checkpoint"]
 
 
 def test_a_wrong_key_is_named_as_such(scene: Scene) -> None:

@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -498,8 +499,11 @@ class _Walk:
         self.report.witnesses_asked = self.asked.witnesses_needed
         reached = []
         for witness in self.asked.witnesses:
-            sizes = [size for size, notes in signed.items() if any(note.time_of(witness) is not None for note in notes)]
-            reached += [max(sizes)] if sizes else []
+            notes = [note for _, each in sorted(signed.items()) for note in each]
+            seen = [(note.size, at) for note in notes if (at := note.time_of(witness)) is not None]
+            reached += [seen[-1][0]] if seen else []
+            if any(later < earlier for (_, earlier), (_, later) in pairwise(seen)):
+                self.report.notes.append(f"CLOCK: {witness.name} says an earlier time of a later checkpoint")
         self.report.witnesses = min(len(reached), self.report.witnesses_asked)
         if len(reached) < self.report.witnesses_asked:
             said = f"{len(reached)} of {self.report.witnesses_asked} witnesses have cosigned"
