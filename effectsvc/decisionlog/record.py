@@ -134,8 +134,10 @@ def own_source(kind: str) -> dict[str, object]:
     return {"type": kind, "x": 1}
 
 
-def read_line(line: bytes) -> Record:
+def read_line(line: bytes, *, after: str = FIRST_LINK) -> Record:
     """Reads one line, given without its LF. Raises RecordFault.
+
+    `after` is the hash that it is expected to quote: looked at no further where it does, and no condition.
 
     Byte equality with its own canonical form is the one test that finds a duplicate key, whitespace, an escape, a
     number spelled otherwise and another order of keys.
@@ -162,7 +164,7 @@ def read_line(line: bytes) -> Record:
     entry, index, link, source, _ = value.values()
     if version is not VERSION or type(index) is not int or index < 0 or type(link) is not str:
         raise RecordFault("LINE_FIELDS", "i, p or v is not what it must be")
-    if not _LINK.fullmatch(link) or type(entry) is not dict or type(source) is not dict:
+    if (link != after and not _LINK.fullmatch(link)) or type(entry) is not dict or type(source) is not dict:
         raise RecordFault("LINE_FIELDS", "e, p or s is not what it must be")
     if not _keeps_profile(entry, ENTRY_MAX_DEPTH):
         raise RecordFault("PROFILE", "a float, a key or a depth that the profile does not allow")

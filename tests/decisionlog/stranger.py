@@ -1,18 +1,17 @@
 """A second verifier, written from deploy/log-format.md alone: the standard library and `cryptography`, no effectsvc."""
-# One page, to be read as one: within 150 lines.
-import base64, hashlib, json, re
-from functools import reduce
+import base64, functools, hashlib, json, re
 from pathlib import Path
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-SOURCE = ["answer", "epoch", "from", "id", "layer", "n", "op", "rule", "to", "type"]
+SOURCE, KINDS = ["answer", "epoch", "from", "id", "layer", "n", "op", "rule", "to", "type"], [str] * 5 + [int] + [str] * 4
+PLACE = re.compile("[0-9a-f]{16} [1-9][0-9]* (0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19})")
 NOTE = re.compile("([^\n]+)\n(0|[1-9][0-9]*)\n([A-Za-z0-9+/]{43}=)\n\n((?:\u2014 [^ +\n]+ [A-Za-z0-9+/]+=*\n)+)")
 FAULTS = (ValueError, KeyError, TypeError, AttributeError, AssertionError, RecursionError)
-
-# ---- bytes ----
+Y8 = int.from_bytes(bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little")
+WEAK = {0, 1, 2**255 - 20, Y8, 2**255 - 19 - Y8}  # the y of the points of small order: anybody can sign for them
 def sha(data): return hashlib.sha256(data).digest()
 def canonical(value): return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-def root_of(peaks): return reduce(lambda right, left: sha(b"\1" + left + right), reversed(peaks[:-1]), peaks[-1])
+def root_of(peaks): return functools.reduce(lambda right, left: sha(b"\1" + left + right), peaks[-2::-1], peaks[-1])
 def b64(text):
     if base64.b64encode(raw := base64.b64decode(text, validate=True)).decode() != text: raise ValueError(text)
     return raw
@@ -30,10 +29,15 @@ def parse(line):
     own = s["type"] in ("genesis", "discontinuity", "keyroll", "prune")
     assert (s["x"] is not True and s == {"type": s["type"], "x": 1}) if own else sorted(s) == SOURCE
     assert isinstance(e, dict) and fits(e, 8) and fits(s, 1)
-    assert own or (type(s["n"]) is int and re.fullmatch("[0-9]+-[0-9]+", s["id"]))
+    assert own or ([*map(type, s.values())] == KINDS and PLACE.fullmatch("{epoch} {n} {id}".format(**s)))
     return e, i, p, s, line[5 : len(line) - len(canonical({key: value[key] for key in "ipsv"}))]
+def public_of(vkey):
+    name, key_id, text = (*vkey.strip().split("+", 2), "", "")[:3]
+    raw, y = b64(text), int.from_bytes(b64(text)[1:], "little") % 2**255 % (2**255 - 19)
+    assert len(raw) == 33 and raw[0] in (1, 4) and sha(name.encode() + b"\n" + raw)[:4].hex() == key_id and y not in WEAK
+    return name, raw[1:]
 def signed(body, lines, vkey):  # whether this key signed, plainly and with the time; None: one of the two is missing
-    name, public, seen = vkey.split("+")[0], b64(vkey.split("+", 2)[2])[1:], set()
+    (name, public), seen = public_of(vkey), set()
     for who, raw in ((line.split(" ")[1], b64(line.split(" ")[2])) for line in lines.splitlines()):
         for kind in (1, 4):
             if (who, raw[:4]) == (name, sha(name.encode() + b"\n" + bytes([kind]) + public)[:4]):
@@ -42,19 +46,18 @@ def signed(body, lines, vkey):  # whether this key signed, plainly and with the 
                 except InvalidSignature: return False
                 seen.add(kind)
     return True if seen == {1, 4} else None
-
 # ---- what the log says of effects ----
 class Effects:
     def __init__(self): self.of, self.did, self.wrong, self.orphans, self.now = {}, {}, False, False, 0
     def allow(self, effect, name, *fact):  # allowed, safe, intent, due; then: closed, spoken of
         self.of.setdefault(effect, {})[name[:21]] = [*fact, False, False]
     def take(self, e, s, entry):
-        self.now, kind, ref = int(s["id"].split("-")[0]), s["type"], e.get("provider_ref", "none")
+        self.now, kind, ref = int(s["id"].split("-")[0]), s["type"], str(e.get("provider_ref", "none"))
         if not isinstance(e.get("effect"), str): return
         effect = sha(e["effect"].encode())[:16].hex()
         if kind == "decision":
             safe = e.get("reversibility") == "reversible" or s["rule"] in ("reversible", "read_safe")
-            intent = None if s["op"] == "admit_read" else sha(f"{e['intent']}:{e['occurrence']}".encode())[:16].hex()
+            intent = None if s["op"] == "admit_read" else sha(f"{e.get('intent')}:{e.get('occurrence')}".encode())[:16].hex()
             name = base64.urlsafe_b64encode(sha(b"\2" + entry)[:16]).decode()
             self.allow(effect, name, s["answer"] in ("granted", "admitted"), safe, intent, e.get("due_ms"))
         elif kind in ("outcome", "late", "resolve", "reconcile"):
@@ -69,28 +72,25 @@ class Effects:
             for each in [fact] if kind == "outcome" else decisions.values(): each[5] = True
             did = s["to"] == "committed" or kind == "late" or s["answer"] in ("stored", "contradicted")
             intent = (fact or [*decisions.values(), [None] * 3][max(0, len(decisions) - 1)])[2]
-            safe = any(each[1] for each in decisions.values())
-            if did and intent: self.did.setdefault(intent, []).append((effect, ref, safe))
+            if did and intent: self.did.setdefault(intent, []).append((effect, ref, any(d[1] for d in decisions.values())))
     def broken(self, gaps):
         for happened in self.did.values():
             effects, refs, safe = (set(each) for each in zip(*happened, strict=True))
             self.wrong |= True not in safe and (len(refs - {"none"}) > 1 or (len(effects) > 1 and "none" in refs))
-        due = [f[3] for of in self.of.values() for f in of.values() if f[0] and not f[5] and type(f[3]) is int and f[3]]
+        due = [f[3] for of in self.of.values() for f in of.values() if f[0] and not f[5] and type(f[3]) is int and f[3] > 0]
         return self.wrong or (self.orphans and not gaps) or any(ms + 3_600_000 < self.now for ms in due)
-
 # ---- the whole log: the exit code that `effectsvc log verify` ends with ----
 def verify(log, key=None, pin=None):
+    assert key is None or public_of(key)
     log, found, notes, said, told, effects, sizes = Path(log), set(), [], {}, {}, Effects(), {}
     for path in [*log.glob("ckpt/*.note"), *log.glob("ckpt/latest")]:
         try:
             match = NOTE.fullmatch(path.read_bytes().decode())
-            assert path.name in (f"{int(match[2]):020}.note", "latest")
-            assert [b64(line.split(" ")[2]) for line in match[4].splitlines()]
+            assert path.name in (f"{int(match[2]):020}.note", "latest") and [b64(line.split(" ")[2]) for line in match[4].splitlines()]
             notes.append((int(match[2]), match[1], b64(match[3]), match[0].split("\n\n")[0].encode() + b"\n", match[4]))
         except FAULTS: found.add(1)
-    size, head, peaks, keys, origin, want, last_id, gaps, start = 0, "0" * 64, [], [], None, 1, (0, 0), False, None
+    size, head, peaks, keys, origin, want, last_id, gaps, whole, start = 0, "0" * 64, [], [], None, 1, (0, 0), False, False, None
     segments, anchors = sorted(log.glob("seg/*.jsonl")), {int(p.stem): p.read_bytes() for p in log.glob("prune/*.json")}
-    whole = False
     try:
         if not segments or int(segments[0].stem):
             start = size = max(at for at in [-1, *anchors] if not segments or at <= int(segments[0].stem))
@@ -108,8 +108,9 @@ def verify(log, key=None, pin=None):
             for line, (e, i, p, s, entry) in ((line, parse(line)) for line in lines):
                 assert (i, p, s["type"] == "genesis") == (size, head, size == 0)
                 if s["type"] in ("genesis", "keyroll"):
+                    assert (e["key"], size) == ("none", 0) or public_of(e["key"])
                     origin, keys = e.get("origin", origin), [*keys, (e["key"], size and size + 1)]
-                elif s["type"] == "prune": told[e["size"]] = e["anchor"]
+                elif s["type"] == "prune": told[int(e["size"])] = e["anchor"]
                 elif s["type"] == "discontinuity": gaps, want, last_id = True, e["next_n"], (0, 0)
                 else:
                     this_id = tuple(map(int, s["id"].split("-")))
@@ -134,17 +135,16 @@ def verify(log, key=None, pin=None):
         elif valid:
             others = any(signed(body, lines, each) for each in known if each not in valid)
             found.add(4 if next(a for a in [*answers, 0] if not a) is None and not others else 1)
-    since = max([since for each, since in keys if each == key], default=0)
-    unproved = min([at for _, at in keys if at > since and at not in said], default=2**53)
+    own = max([since for each, since in keys if each == key], default=0)
+    unproved = min([since for _, since in keys if since > own and since not in said], default=2**53)
     for at, those in said.items():
         split = len(those) > 1 or (at > size and whole)
         found |= {4} if at > unproved else {3} if split else {1} if sizes.get(at, *those) not in those else set()
-    found |= set() if said else {4}
     for at, raw in anchors.items() if whole else ():
         found |= {1} if told.get(at, sha(raw).hex()) != sha(raw).hex() else set()
         found |= {4} if at == start and (at not in told or at not in [note[0] for note in notes]) else set()
     if whole and pin is not None:
         _, at, root, *_ = Path(pin).read_text().split("\n")
         found |= {3} if int(at) > size or sizes.get(int(at), b64(root)) != b64(root) else set()
-    found |= ({4} if whole and gaps else set()) | ({5} if whole and effects.broken(gaps) else set())
+    found |= ({4} if not said or (whole and gaps) else set()) | ({5} if whole and effects.broken(gaps) else set())
     return next((code for code in (1, 3, 5, 4) if code in found), 0)

@@ -560,9 +560,12 @@ def test_a_key_that_anybody_can_sign_for_is_refused(scene: Scene) -> None:
 
     raw = b"\x01" + bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05")
     key_id = hashlib.sha256(b"example.org\n" + raw).digest()[:4].hex()
+    weak = f"example.org+{key_id}+{base64.b64encode(raw).decode()}"
     with pytest.raises(VerifierUsage) as refused:
-        verify(scene.log, key=f"example.org+{key_id}+{base64.b64encode(raw).decode()}")
+        verify(scene.log, key=weak)
     assert refused.value.code == "KEY_WEAK"
+    with pytest.raises(AssertionError):
+        stranger.verify(scene.log, weak)
 
 
 def test_the_strangers_verifier_is_a_page_that_shares_nothing_with_ours() -> None:

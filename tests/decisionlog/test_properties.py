@@ -15,15 +15,16 @@ import rfc8785
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from effectsvc.core.decision import note_entry
 from effectsvc.decisionlog import verify
 from effectsvc.decisionlog.keys import new_signer
 from effectsvc.decisionlog.layout import Layout
 from effectsvc.decisionlog.prune import prune
-from effectsvc.decisionlog.record import FIRST_LINK, RecordFault, make_line, read_line
+from effectsvc.decisionlog.record import FIRST_LINK, RecordFault, dump, make_line, read_line
 from effectsvc.decisionlog.roll import roll
 from effectsvc.decisionlog.writer import LogWriter
 from tests.decisionlog import stranger
-from tests.decisionlog.log_maker import ORIGIN, Stream, write
+from tests.decisionlog.log_maker import ORIGIN, Stream, put_lines, read_lines, rechained, resign, write
 
 FEW = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -132,6 +133,52 @@ def test_a_cut_at_every_byte_of_the_last_three_records_is_seen(whole: tuple[Path
     verdicts = {cut: seen(log, key, path, data[:cut]) for cut in range(start, len(data))}
     print(f"{len(verdicts)} cuts")
     assert set(verdicts.values()) == {(3, 3)}
+
+
+MEANT = st.sampled_from(
+    ["granted", "committed", "unknown", "none", "stored", "", "1-0", "genesis", -1, 0, 1, 2**53 - 1]
+)
+ODD = {"where": st.floats(0, 1, exclude_max=True), "side": st.sampled_from("es"), "field": st.integers(0, 99)}
+
+
+def odd_value_is_judged_alike(directory: Path, where: float, side: str, field: int, value: Any) -> None:
+    """One value of one record is another; whoever holds the key has rebuilt and signed everything after it."""
+    log, signer, stream = directory / "log", new_signer("example.org/acme/pay"), Stream()
+    stream.lives(2)
+    stream.decide("effect-open")
+    stream.add("late", "late", "stored", note_entry("late", by="w", at_ms=1, facts={"effect": "effect-1"}))
+    write(log, signer, stream)
+    lines = read_lines(log)
+    at = int(where * len(lines))
+    said = json.loads(lines[at])
+    said[side][sorted(said[side])[field % len(said[side])]] = value
+    lines[at] = dump(said)
+    put_lines(log, rechained(lines, renumber=False))
+    resign(log, signer)
+    try:
+        ours, others = judged(log, str(signer.vkey))
+        assert ours == others, (said, verify(log, key=str(signer.vkey)))
+    finally:
+        shutil.rmtree(log)
+
+
+@FEW
+@given(value=VALUES | MEANT, **ODD)
+def test_a_rebuilt_log_with_any_value_anywhere_makes_neither_verifier_fall_over(
+    tmp_path: Path, where: float, side: str, field: int, value: Any
+) -> None:
+    """And both say the same of it."""
+    odd_value_is_judged_alike(tmp_path, where, side, field, value)
+
+
+@pytest.mark.storm
+@pytest.mark.timeout(1_800)
+@settings(max_examples=4_000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=VALUES | MEANT, **ODD)
+def test_many_rebuilt_logs_with_any_value_anywhere_are_judged_alike(
+    tmp_path: Path, where: float, side: str, field: int, value: Any
+) -> None:
+    odd_value_is_judged_alike(tmp_path, where, side, field, value)
 
 
 @FEW

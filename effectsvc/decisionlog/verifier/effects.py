@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import struct
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 from typing import IO, Any, Final
 
 from effectsvc.decisionlog.record import Record
@@ -98,10 +98,9 @@ class EffectCheck:
         for known in open_before:
             flags = ALLOWED | (RERUN_SAFE if known["rerun_safe"] else 0) | (UNKNOWN if known["unknown"] else 0)
             intent = bytes.fromhex(known["intent"])
-            self._put(
-                bytes.fromhex(known["effect"]), DECISION, flags, decision_key(known["decision"]), intent, _NONE8,
-                known["i"], known["due"],
-            )  # fmt: skip
+            key, name = bytes.fromhex(known["effect"]), decision_key(known["decision"])
+            fact = _FACT.pack(key, DECISION, flags, name, intent, _NONE8, known["i"], known["due"])
+            self._facts.put(key, fact)
 
     def __enter__(self) -> EffectCheck:
         return self
@@ -109,25 +108,21 @@ class EffectCheck:
     def __exit__(self, *_: object) -> None:
         self._facts.__exit__()
 
-    def _put(
-        self, effect: bytes, kind: int, flags: int, decision: bytes, intent: bytes, ref: bytes, index: int, due: int
-    ) -> None:
-        self._facts.put(effect, _FACT.pack(effect, kind, flags, decision, intent, ref, index, due))
-
     def take(self, record: Record) -> None:
         """One record of a script. Entry types that say nothing of an attempt are passed over."""
         source = record.source
         self._newest = source["id"]
-        reader = _READERS.get(source["type"])
+        kind = source["type"]
+        reader = _READERS.get(kind)
         if reader is None:
             return
         entry = record.entry
         effect = entry.get("effect")
-        if not isinstance(effect, str):
+        if type(effect) is not str:
             return
-        key, found = effect_key(effect), reader(record, entry, source)
-        self.decisions += found[0] == DECISION
-        self._facts.put(key, _FACT.pack(key, *found))
+        self.decisions += kind == "decision"
+        key = effect_key(effect)
+        self._facts.put(key, reader(key, record, entry, source))
 
     def finish(self, report: Report) -> None:
         """Adds what is wrong to the report, and counts what is open, in doubt, and happened."""
@@ -136,22 +131,22 @@ class EffectCheck:
         with Buckets(_DID) as did:
             for bucket in self._facts:
                 by_effect = defaultdict(list)
-                for effect, *fact in bucket:
-                    by_effect[effect].append(fact)
+                for fact in bucket:
+                    by_effect[fact[0]].append(fact)
                 for effect, facts in by_effect.items():
                     self._one_effect(effect, facts, report, did)
             report.happened = 0
             for bucket in did:
                 by_intent = defaultdict(list)
-                for intent, *fact in bucket:
-                    by_intent[intent].append(fact)
+                for fact in bucket:
+                    by_intent[fact[0]].append(fact)
                 for facts in by_intent.values():
                     _one_intent(facts, report)
 
     def _one_effect(self, effect: bytes, facts: list[Any], report: Report, did: Buckets) -> None:
         decisions: dict[bytes, _Decision] = {}
         last, words = None, False
-        for kind, flags, name, intent, ref, index, due in facts:
+        for _, kind, flags, name, intent, ref, index, due in facts:
             if kind == DECISION:
                 last = decisions[name] = _Decision(flags, index, due, intent, is_unknown=bool(flags & UNKNOWN))
                 continue
@@ -232,11 +227,13 @@ def _check_outcome(decision: _Decision | None, flags: int, index: int, report: R
 
 def _one_intent(facts: list[Any], report: Report) -> None:
     report.happened += 1
-    effects = {effect for effect, *_ in facts}
-    refs = {ref for _, ref, _, _ in facts if ref != _NONE8}
-    if any(flags & RERUN_SAFE for _, _, flags, _ in facts):
+    if len(facts) == 1:
         return
-    unnamed = any(ref == _NONE8 for _, ref, _, _ in facts)
+    effects = {effect for _, effect, *_ in facts}
+    refs = {ref for _, _, ref, _, _ in facts if ref != _NONE8}
+    if any(flags & RERUN_SAFE for _, _, _, flags, _ in facts):
+        return
+    unnamed = any(ref == _NONE8 for _, _, ref, _, _ in facts)
     if len(refs) > 1 or (len(effects) > 1 and unnamed):
         indices = sorted(index for *_, index in facts)
         said = (
@@ -248,13 +245,11 @@ def _one_intent(facts: list[Any], report: Report) -> None:
 
 # ---- what a record says of an attempt --------------------------------------------------------------------------------
 
-_Said = tuple[int, int, bytes, bytes, bytes, int, int]
-
 
 # What is said of one effect comes close together: a few hundred are under way at once.
 @lru_cache(maxsize=4_096)
 def effect_key(effect: str) -> bytes:
-    return hashlib.sha256(effect.encode()).digest()[:16]
+    return sha256(effect.encode()).digest()[:16]
 
 
 def decision_key(name: object) -> bytes:
@@ -267,44 +262,45 @@ def decision_key(name: object) -> bytes:
 
 
 def _intent_key(entry: Mapping[str, Any]) -> bytes:
-    return hashlib.sha256(f"{entry.get('intent')}:{entry.get('occurrence')}".encode()).digest()[:16]
+    return sha256(f"{entry.get('intent')}:{entry.get('occurrence')}".encode()).digest()[:16]
 
 
 def _ref_key(entry: Mapping[str, Any]) -> bytes:
     ref = entry.get("provider_ref", "none")
-    return _NONE8 if ref == "none" else hashlib.sha256(str(ref).encode()).digest()[:8]
+    return _NONE8 if ref == "none" else sha256(str(ref).encode()).digest()[:8]
 
 
-def _decision(record: Record, entry: Mapping[str, Any], source: Mapping[str, Any]) -> _Said:
+def _decision(key: bytes, record: Record, entry: Mapping[str, Any], source: Mapping[str, Any]) -> bytes:
     allowed = source["answer"] in ("granted", "admitted")
     safe = entry.get("reversibility") == "reversible" or source["rule"] in ("reversible", "read_safe")
     flags = (ALLOWED if allowed else 0) | (RERUN_SAFE if safe else 0) | (IS_READ if source["op"] == "admit_read" else 0)
     due = entry.get("due_ms")
-    name = hashlib.sha256(b"\x02" + record.entry_bytes).digest()[:16]  # as its hash is quoted, without the detour
-    return DECISION, flags, name, _intent_key(entry), _NONE8, record.index, due if isinstance(due, int) else 0
+    name = sha256(b"\x02" + record.entry_bytes).digest()[:16]  # as its hash is quoted, without the detour
+    is_due = type(due) is int and due > 0
+    return _FACT.pack(key, DECISION, flags, name, _intent_key(entry), _NONE8, record.index, due if is_due else 0)
 
 
 def _flags_of_move(source: Mapping[str, Any]) -> int:
     return HAPPENED if source["to"] == "committed" or source["answer"] in ("stored", "contradicted") else 0
 
 
-def _outcome(record: Record, entry: Mapping[str, Any], source: Mapping[str, Any]) -> _Said:
+def _outcome(key: bytes, record: Record, entry: Mapping[str, Any], source: Mapping[str, Any]) -> bytes:
     flags = _flags_of_move(source) | (0 if source["to"] == "unknown" else CLOSES)
     name = decision_key(entry.get("decision_hash"))
-    return OUTCOME, flags, name, _NONE16, _ref_key(entry), record.index, 0
+    return _FACT.pack(key, OUTCOME, flags, name, _NONE16, _ref_key(entry), record.index, 0)
 
 
-def _late(record: Record, entry: Mapping[str, Any], source: Mapping[str, Any]) -> _Said:
+def _late(key: bytes, record: Record, entry: Mapping[str, Any], source: Mapping[str, Any]) -> bytes:
     name = decision_key(entry.get("decision_hash"))
-    return LATE, HAPPENED, name, _NONE16, _ref_key(entry), record.index, 0
+    return _FACT.pack(key, LATE, HAPPENED, name, _NONE16, _ref_key(entry), record.index, 0)
 
 
-def _word(record: Record, entry: Mapping[str, Any], source: Mapping[str, Any]) -> _Said:
+def _word(key: bytes, record: Record, entry: Mapping[str, Any], source: Mapping[str, Any]) -> bytes:
     flags = HAPPENED if source["to"] == "committed" else 0
-    return WORD, flags, _NONE16, _NONE16, _ref_key(entry), record.index, 0
+    return _FACT.pack(key, WORD, flags, _NONE16, _NONE16, _ref_key(entry), record.index, 0)
 
 
-_READERS: Final[dict[str, Callable[[Record, Mapping[str, Any], Mapping[str, Any]], _Said]]] = {
+_READERS: Final[dict[str, Callable[[bytes, Record, Mapping[str, Any], Mapping[str, Any]], bytes]]] = {
     "decision": _decision,
     "outcome": _outcome,
     "late": _late,

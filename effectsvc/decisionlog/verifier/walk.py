@@ -6,6 +6,7 @@ import contextlib
 import gc
 import hashlib
 import re
+import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -245,7 +246,7 @@ class _Walk:
             state.stream_id = int(high), int(low)
             self.effects = EffectCheck(open_before=anchor["open"])
             assert len(state.peaks) == size.bit_count()
-        except (ValueError, TypeError, KeyError, AssertionError, AttributeError):
+        except (ValueError, TypeError, KeyError, AssertionError, AttributeError, struct.error):
             self._fail("PRUNE_ANCHOR_MISMATCH", f"{file} is no anchor of this format", file=file)
         state.size = self.report.start = size
         self.used_anchor = size
@@ -280,7 +281,7 @@ class _Walk:
     def _line(self, line: bytes, file: str, offset: int) -> None:
         state, index = self.state, self.state.size
         try:
-            record = read_line(line)
+            record = read_line(line, after=state.head)
         except RecordFault as fault:
             self._fail(fault.code, fault.message, index=index, file=file, offset=offset)
         if record.index != index:
@@ -348,7 +349,7 @@ class _Walk:
                     state.pruned[int(entry["size"])] = str(entry["anchor"])
                 case _:
                     self._discontinuity(entry, index)
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
             said = f"a {record.type} that does not say what it must ({type(error).__name__})"
             self._fail("OWN_ENTRY", said, index=index, file=file, offset=offset)
 
