@@ -236,10 +236,10 @@ class EffectOperations(Calls, Suspicions):
         max_age_ms: int | None,
         apart: bool,
         limits: Limits,
-        superseded: tuple[str, ...],
         policy: str,
         decision: str,
         entry: bytes,
+        superseded: tuple[str, ...] = (),
     ) -> BeginReply:
         """proposed, unknown -> pending. The only permission to act."""
         e = self.effects.get(effect_id)

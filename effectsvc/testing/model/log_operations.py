@@ -63,7 +63,7 @@ class LogOperations(Cell):
         retain_ms: int,
         call: str,
         intent: str,
-        joined: tuple[str, ...],
+        joined: tuple[str, ...] = (),
     ) -> RetireReply:
         """A final effect that is old and exported leaves tombstones."""
         e = self.effects.get(effect_id)
