@@ -126,6 +126,8 @@ class Stage:
         )
         self.commands = Commands(CellKeys(cell))
         self.told: list[Line] = []
+        self._orders: set[int] = set()
+        """Those of this stage: others may share the provider."""
         self._wanted = {"worker": workers, "relay": relays, "export": 1}
         self._via = via
         self._closing = contextlib.ExitStack()
@@ -217,6 +219,7 @@ class Stage:
 
     def start_caller(self, order: int, tool: str) -> int:
         """A client process that proposes the order and waits for it. Answers its process id."""
+        self._orders.add(order)
         command = [sys.executable, "-m", "effectsvc.chaos.caller", "--order", str(order), "--tool", tool]
         command += ["--effect", effect_of(order), "--wait-s", f"{2 * WITHIN_S:g}"]
         with (self.stack.directory / "logs" / f"{self.cell}-callers.log").open("ab") as log:
@@ -239,6 +242,7 @@ class Stage:
 
     def propose(self, order: int, tool: str = "charge", *, amount: int = AMOUNT, delay_s: float = 0.0) -> None:
         """The order is accepted when it returns; sent again with the same id it is the same."""
+        self._orders.add(order)
         run = self.client.run(tenant_id=TENANT, run_id=f"run-{order}", caller=CALLER)
         effect: SyncEffectHandle = run.propose(
             tool,
@@ -324,7 +328,7 @@ class Stage:
             before = self._entries()
             read = read_history(self.store, self.commands, rows=self.provider.ledger_rows(), told=self.told)
             if self._entries() == before:
-                return read
+                return replace(read, written=[row for row in read.written if row.number in self._orders])
 
     def judge(self) -> Found:
         """By the invariants; the log's files, too, once everything that was said is in them."""
