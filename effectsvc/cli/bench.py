@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from effectsvc.bench.measure import Row
 
 GATES, LOG = "gates", "log"
+"""The workloads without calls: what judging one costs, and what writing and verifying the log takes."""
 LOG_EFFECTS = 100_000
 """300,000 records: half a minute, and enough that memory would show it if it grew."""
-"""The workload without a server: what judging a call costs."""
 
 
 class Durability(StrEnum):

@@ -6,14 +6,13 @@ does not have any more; every attempt that they allowed may have acted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from effectsvc.core.canonical import short
-from effectsvc.core.decision import keyed
 from effectsvc.core.identity import run_digest
 from effectsvc.decisionlog.errors import LogDamaged
 from effectsvc.decisionlog.exporter import rollback_freeze_id
@@ -56,15 +55,6 @@ class Rollback:
     lost_to: int
     freeze_id: str
     attempts: tuple[LostAttempt, ...]
-
-
-def own_intent(attempt: LostAttempt, intent_keys: Iterable[str], *, log_key: bytes | None) -> str | None:
-    """Which of these intent keys (hex, of effects that the store has) is the lost attempt's; None for none of them.
-
-    The log shows the key keyed. An effect of the same intent that waits in the store loses its claim to the adopted one
-    only when `adopt` is given that claim: `replace(attempt, intent=…)`.
-    """
-    return next((key for key in intent_keys if keyed(key, log_key=log_key) == attempt.intent), None)
 
 
 def rollbacks(log: Path, *, key: str | None = None) -> list[Rollback]:
