@@ -21,7 +21,7 @@ from effectsvc.store import replies as r
 from tests.decisionlog import stranger
 from tests.decisionlog.conftest import Opened
 from tests.decisionlog.feeder import Feeder
-from tests.decisionlog.log_maker import ORIGIN, edited, put_lines, read_lines
+from tests.decisionlog.log_maker import ORIGIN, Stream, edited, put_lines, read_lines
 
 
 def counters(log: Path) -> list[int]:
@@ -170,6 +170,26 @@ def test_a_log_that_was_cut_at_any_byte_of_its_last_three_records_goes_on(
         drained(exporter)
     assert path.read_bytes() == whole
     assert int(verify(tmp_path / "log").verdict) == 0
+
+
+@pytest.mark.parametrize("is_opened", [False, True])
+def test_a_log_that_was_left_between_two_segments_goes_on(tmp_path: Path, signer: Signer, is_opened: bool) -> None:
+    """The first is full and signed; the next has no file yet, or an empty one."""
+    stream, layout = Stream(), Layout(tmp_path / "log")
+    stream.lives(3)
+    how: dict[str, Any] = {"origin": ORIGIN, "signers": [signer], "segment_records": 4}
+    with LogWriter(layout.log, **how) as writer:
+        writer.append(stream.entries[:3])
+        writer.checkpoint()
+    if is_opened:
+        layout.segment(4).touch()
+        assert int(verify(layout.log, max_uncovered=0).verdict) == stranger.verify(layout.log) == 0
+    with LogWriter(layout.log, **how) as writer:
+        writer.append(stream.entries[3:])
+        writer.checkpoint()
+    assert counters(layout.log) == list(range(10))
+    assert [first for first, _ in layout.segments()] == [0, 4, 8]
+    assert int(verify(layout.log, max_uncovered=0).verdict) == stranger.verify(layout.log) == 0
 
 
 def test_a_log_that_was_cut_below_a_checkpoint_is_not_written_on(
