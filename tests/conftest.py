@@ -16,7 +16,7 @@ import pytest
 
 from effectsvc.embedded import EmbeddedServer
 
-pytest_plugins = ("tests.fuzz.budget",)
+pytest_plugins = ("tests.canary_watch", "tests.fuzz.budget")
 
 
 @pytest.fixture(scope="session", autouse=True)

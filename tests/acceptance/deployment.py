@@ -6,11 +6,14 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import subprocess
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,11 +25,13 @@ from effectsvc.client import AsyncEffectClient
 from effectsvc.core.canonical import short
 from effectsvc.core.effect import Caller, Payload
 from effectsvc.demo.case_system import CaseSystem
+from effectsvc.errors import StoreError
 from effectsvc.settings import load_settings
 from effectsvc.stack import DRAIN_S, Stack
 from effectsvc.store.commands import Address, Commands, Read, raw_bytes, text_map, text_tuple
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.sync_store import SyncStore
+from tests import canaries
 from tests.acceptance import tools_for_tests
 from tests.lossy_proxy import LossyProxy
 
@@ -37,6 +42,8 @@ POLL_S = 0.01
 """How often a condition is looked at: far below what is measured, and little load."""
 WITHIN_S = 30.0
 """A deadline for what takes well under a second on an idle machine."""
+PAGE_WITHIN_S = 2.0
+"""A page takes milliseconds; a process that stands still is not waited for."""
 CALLER = Caller(agent_id="atlas", user_id="ana")
 
 
@@ -70,7 +77,11 @@ async def soon(condition: Callable[[], T], what: str, *, within_s: float = WITHI
 
 def case(number: int) -> dict[str, Any]:
     """The arguments of an upload to one case; each number is an intent of its own."""
-    return {"case_id": f"case_{number:04d}"}
+    return {"case_id": f"case_{number:04d}", "note": canaries.ARGUMENT}
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
 
 
 class Deployment(Stack):
@@ -111,8 +122,10 @@ class Deployment(Stack):
             "PYTHONPATH": str(PROJECT),
             tools_for_tests.URL_NAME: self.provider.url,
             tools_for_tests.STAMPS_NAME: str(self.stamps_path),
+            "EFFECTSVC_METRICS_PORT": "0",
+            "EFFECTSVC_METRICS_HOST": "127.0.0.1",
         }
-        return super().environment | reach | self._overrides
+        return reach | super().environment | self._overrides
 
     def start(self) -> None:
         self._closing.enter_context(self.provider)
@@ -129,8 +142,22 @@ class Deployment(Stack):
         until(lambda: self._send(("EXISTS", self.keys.catalogue), int), "a worker publishes its contracts")
 
     def stop(self, *, drain_s: float = DRAIN_S) -> None:
+        self._keep_what_was_told()
         super().stop(drain_s=drain_s)
         self._closing.close()
+
+    def _keep_what_was_told(self) -> None:
+        """The metrics pages of what runs, and the entries of the log, beside the processes' logs: they are searched."""
+        logs = self.directory / "logs"
+        for name in self.processes:
+            for port in re.findall(r"metrics on port (\d+)", _text(logs / f"{name}.log"))[-1:]:
+                with contextlib.suppress(OSError, HTTPException):  # a killed or frozen one shows none
+                    page = f"http://127.0.0.1:{port}/metrics"
+                    with urllib.request.urlopen(page, timeout=PAGE_WITHIN_S) as answer:
+                        (logs / f"{name}.metrics").write_bytes(answer.read())
+        with contextlib.suppress(StoreError, AttributeError):  # a killed server, or one that never came up
+            told = self._send(("XRANGE", self.keys.log, "-", "+"), list)
+            (logs / "stream").write_bytes(b"\n".join(b" ".join(fields) for _, fields in told))
 
     def start_worker(self, name: str, **overrides: str) -> subprocess.Popen[bytes]:
         """A worker process; `overrides` are settings of its own."""

@@ -8,10 +8,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from effectsvc import ActingIdentity, Credential, EffectContext, ToolRegistry
+from tests import canaries
 from tests.acceptance.operator_tools import LEDGER_NAME, write_line
 
 PLACE = f"{__name__}:tools"
-SECRET = "sk-canary-3f9a7c1e"
+SECRET = canaries.CREDENTIAL
 """What the resolver answers; it must be found nowhere but at the provider."""
 
 

@@ -17,6 +17,7 @@ from redis import Redis
 from effectsvc import AsyncEffectClient, Caller, ContractError, IdentityError, ToolResult
 from effectsvc.stack import Stack
 from effectsvc.store.keys import CellKeys
+from tests import canaries
 from tests.acceptance import identity_tools
 from tests.acceptance.deployment import PROJECT, until
 from tests.acceptance.operator_tools import LEDGER_NAME
@@ -50,6 +51,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, key: Ed25519PrivateKey) -> I
 
 def token(key: Ed25519PrivateKey, **changes: object) -> str:
     claims = {"iss": "https://login.test", "aud": "effectsvc", "sub": "ann", "agent_id": "atlas", "tenant_id": "acme"}
+    claims["jti"] = canaries.TOKEN
     return jwt.encode(claims | {"exp": int(time.time()) + 600} | changes, key, algorithm="EdDSA")
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from effectsvc.tools.context import EffectContext
 from effectsvc.tools.registry import ToolRegistry
+from tests import canaries
 
 PLACE = f"{__name__}:tools"
 URL_NAME = "CASE_SYSTEM_URL"
@@ -30,11 +31,13 @@ class Packet(BaseModel):
     case_id: str
     title: str = "a packet"
     fault: str = ""
+    note: str = ""
 
 
 class Uploaded(BaseModel):
     packet_id: str
     key: str
+    said: str = canaries.RESULT
 
 
 class Case(BaseModel):
@@ -60,7 +63,8 @@ class Seen(BaseModel):
     timeout_s=MINUTES_S,
 )
 async def upload(args: Packet, ctx: EffectContext) -> Uploaded:
-    headers = {"Idempotency-Key": ctx.idempotency_key} | ({"X-Demo-Fault": args.fault} if args.fault else {})
+    headers = {"Idempotency-Key": ctx.idempotency_key, "Authorization": f"Bearer {canaries.CREDENTIAL}"}
+    headers |= {"X-Demo-Fault": args.fault} if args.fault else {}
     record = {"packet_ref": args.case_id, "title": args.title}
     url = f"{os.environ[URL_NAME]}/cases/{args.case_id}/packets"
     answer = await ctx.http.post(url, json=record, headers=headers)
