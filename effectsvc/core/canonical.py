@@ -92,7 +92,7 @@ def read_arguments(data: bytes) -> object:
     """
     try:
         value = orjson.loads(data)
-        is_plain = b'"$' not in data and _LONG_NUMBER not in data.translate(_DIGITS_TO_ZERO)
+        is_plain = b'"$' not in data and not _may_hold_long_number(data)
         return value if is_plain else _restore(value)
     except (ValueError, InvalidOperation):
         raise CanonicalError(
@@ -100,6 +100,38 @@ def read_arguments(data: bytes) -> object:
             path="$",
             next_step="They were damaged, or written by another writer.",
         ) from None
+
+
+def refuse_long_numbers(value: object, *, canonical: bytes) -> None:
+    """Raises CanonicalError for a float in `value` whose form in `canonical` is that of an integer beyond ±(2^53-1).
+
+    Such a form is no integer's: ECMAScript writes 2.0**60 as 1152921504606847000. A reader of JSON, another language's
+    or a tool's integer field, would take a number that nobody sent; and who sends the text again is refused.
+    """
+    if not _may_hold_long_number(canonical):
+        return
+    try:
+        _refuse_long_numbers(value)
+    except _FormError as fault:
+        raise fault.located() from None
+
+
+def _refuse_long_numbers(value: object) -> None:
+    match value:
+        case float() if value.is_integer() and MAX_INTEGER < abs(value) < 1e21:
+            raise _FormError("a whole number beyond ±(2^53-1), which JSON readers round", _SEND_TEXT)
+        case Mapping():
+            members: Iterable[tuple[str, object]] = ((_key_step(value, name), child) for name, child in value.items())
+        case list() | tuple():
+            members = ((f"[{number}]", child) for number, child in enumerate(value))
+        case _:
+            return
+    for step, child in members:
+        try:
+            _refuse_long_numbers(child)
+        except _FormError as fault:
+            fault.steps.append((step, id(value)))
+            raise
 
 
 def entry_bytes(record: Mapping[str, object]) -> bytes:
@@ -425,6 +457,11 @@ def _check_entry(value: object, room: int) -> None:
 # faster than a regular expression; a match inside a text costs a walk, no more.
 _DIGITS_TO_ZERO: Final = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER: Final = b"0" * 16
+
+
+def _may_hold_long_number(data: bytes) -> bool:
+    return _LONG_NUMBER in data.translate(_DIGITS_TO_ZERO)
+
 
 _READERS: Final[Mapping[str, Callable[[str], object]]] = {
     "$bytes": lambda text: base64.b64decode(text, validate=True),

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_jsonable_python
 
-from effectsvc.core.canonical import MAX_DEPTH, canonical_arguments, read_arguments
+from effectsvc.core.canonical import MAX_DEPTH, canonical_arguments, read_arguments, refuse_long_numbers
 from effectsvc.errors import CanonicalError
 from effectsvc.tools.schema_check import MAX_PROBLEMS, Schema, accepts_at_once, problems, strip_unknown
 
@@ -92,8 +92,8 @@ class ArgumentsRefused:
 def read_sent(schema: Schema, raw: RawArguments) -> SentArguments | ArgumentsRefused:
     """Read, strip and canonicalise arguments by a published schema, and check them against it (as advice).
 
-    `unreadable_arguments`: no canonical form (too deep, NaN, a key that is no string, a lone surrogate, an
-    integer beyond 2^53). `invalid_arguments`: no JSON, no object, or against the schema.
+    `unreadable_arguments`: no canonical form (too deep, NaN, a key that is no string, a lone surrogate, a whole
+    number beyond 2^53). `invalid_arguments`: no JSON, no object, or against the schema.
     """
     if type(raw) is dict and (plain := _plain(schema, raw)) is not None:
         return plain
@@ -104,6 +104,7 @@ def read_sent(schema: Schema, raw: RawArguments) -> SentArguments | ArgumentsRef
     stripped, ghosts = strip_unknown(schema, values)
     try:
         canonical = canonical_arguments(stripped)
+        refuse_long_numbers(stripped, canonical=canonical)
     except CanonicalError as fault:
         return ArgumentsRefused("unreadable_arguments", (fault.message,), _unreadable(stripped))
     if len(canonical) > MAX_ARGUMENT_BYTES:
@@ -130,6 +131,7 @@ def _plain(schema: Schema, raw: dict[str, Any]) -> SentArguments | None:
         return None
     try:
         canonical = canonical_arguments(raw)
+        refuse_long_numbers(raw, canonical=canonical)
     except CanonicalError:
         return None
     return SentArguments(dict(raw), canonical, (), why) if len(canonical) <= MAX_ARGUMENT_BYTES else None
@@ -168,7 +170,7 @@ def _unreadable(raw: Mapping[Any, Any]) -> tuple[str, ...]:
     found = []
     for name, value in raw.items():
         try:
-            canonical_arguments(value)
+            refuse_long_numbers(value, canonical=canonical_arguments(value))
             canonical_arguments(name)
         except CanonicalError:
             found.append(str(name)[:MAX_NAME_CHARS].encode(errors="replace").decode())

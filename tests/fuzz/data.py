@@ -90,7 +90,8 @@ def read(sent: Any) -> None:
     assert canonical_arguments(read_arguments(told.canonical)) == told.canonical
     assert canonical_arguments(told.values) == told.canonical
     again = read_sent(SCHEMA, told.canonical)
-    assert isinstance(again, ArgumentsRefused) or again.canonical == told.canonical
+    assert not isinstance(again, ArgumentsRefused)
+    assert again.canonical == told.canonical
     contract = shop_of(()).pay.contract.as_published()
     if isinstance(told.values.get("account"), str) and told.values["account"]:
         named = {"tenant": "acme", "run_id": "r", "tool_call_id": "c", "subject": None, "compensates": ""}

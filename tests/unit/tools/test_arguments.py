@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from datetime import date
 from decimal import Decimal
@@ -10,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, RootModel, field_validator
 
@@ -87,9 +88,9 @@ def test_ghosts_are_stripped_named_and_not_in_the_canonical_bytes() -> None:
 
 
 def test_values_are_as_the_worker_will_read_them() -> None:
-    values = sent('{"case_id": "c", "count": 5.0, "weight": 1e17}').values
+    values = sent('{"case_id": "c", "count": 5.0, "weight": 1e22}').values
     assert (type(values["count"]), values["count"]) == (int, 5)
-    assert canonical_arguments(values) == b'{"case_id":"c","count":5,"weight":100000000000000000}'
+    assert canonical_arguments(values) == b'{"case_id":"c","count":5,"weight":1e+22}'
 
 
 class Kind(StrEnum):
@@ -183,16 +184,41 @@ def test_values_that_json_cannot_hold_are_unreadable() -> None:
     assert refused(RootModel[list[int]]([1])).message == "arguments: expected an object"
 
 
+@pytest.mark.parametrize(
+    ("number", "is_read"),
+    [
+        (2.0**53 - 1, True),
+        (2.0**53, False),
+        (-(2.0**60), False),
+        (9.99e20, False),
+        (1e21, True),
+        (1e16 + 2, False),
+        (0.1, True),
+    ],
+)
+def test_a_whole_float_that_json_would_tell_as_an_integer_nobody_sent_is_refused_by_name(
+    number: float, is_read: bool
+) -> None:
+    """2.0**60 is written as 1152921504606847000; below 2^53, and from 1e21 on with an exponent, each is what it was."""
+    for arguments in ({"case_id": "c", "weight": number}, {"case_id": "c", "weight": number, "ghost": 1}):
+        for sent_as in (arguments, json.dumps(arguments)):
+            told = read_sent(SCHEMA, sent_as)
+            if is_read:
+                assert isinstance(told, SentArguments)
+                continue
+            assert isinstance(told, ArgumentsRefused)
+            assert (told.code, told.unreadable) == ("unreadable_arguments", ("weight",))
+            assert "a whole number beyond" in told.message
+            assert told.message.endswith("$.weight")
+
+
 @given(
     st.dictionaries(
         st.sampled_from(["case_id", "count", "weight", "from", "ghost"]),
-        # A whole float beyond 2^53 is written as an integer, which a host's JSON text may not hold.
-        st.text(max_size=4)
-        | st.integers()
-        | st.floats().filter(lambda x: not x.is_integer() or abs(x) < 2**53)
-        | st.none(),
+        st.text(max_size=4) | st.integers() | st.floats() | st.floats(2**52, 2**54) | st.none(),
     )
 )
+@example({"weight": 2.0**60})
 def test_reading_what_was_read_changes_nothing(raw: dict[str, Any]) -> None:
     first = read_sent(SCHEMA, raw)
     if isinstance(first, SentArguments):
