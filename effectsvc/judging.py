@@ -136,12 +136,12 @@ async def _judge_under(x: Executor, effect: Effect, at: Address, tool: Tool[Any,
             return Hold(reason, render, rules.approval_ttl_ms)
     assert isinstance(args, BaseModel)
     assert not isinstance(undoes, str), "the gate has refused it"
-    stopped = await _ask_hooks(x, effect, tool, args, rules, undoes)
+    parts = await x.store.send(x.commands.parts(effect.effect_id)) if "parts" in effect.fields else {}
+    completed = tuple(sorted(name for name, (phase, *_) in parts.items() if phase == "done"))
+    stopped = await _ask_hooks(x, effect, tool, args, rules, undoes, completed)
     if stopped is not None:
         return stopped
     facts = await facts_of(x, effect, tool=tool, book=book, would=judged.would_rule_id)
-    parts = await x.store.send(x.commands.parts(effect.effect_id)) if "parts" in effect.fields else {}
-    completed = tuple(sorted(name for name, (phase, *_) in parts.items() if phase == "done"))
     rates = rates_of(rules, tenant=effect.tenant, agent=effect.agent)
     return Ready(effect, at, tool, args, facts, rendered, completed, book.digest, rates, undoes)
 
@@ -233,8 +233,12 @@ async def _ask_hooks(
     args: BaseModel,
     rules: ToolRules,
     undoes: CompensatedEffect | None,
+    completed: tuple[str, ...],
 ) -> Refuse | PutOff | None:
-    """What stops the effect, of the Authorizer and the tool's checks; None when nothing does."""
+    """What stops the effect, of the Authorizer and the tool's checks; None when nothing does.
+
+    A check sees which parts are done: what it asks for may be in the way of the first part, and not of the rest.
+    """
     settings, payload = x.settings, effect.payload
     if x.authorizer is not None:
         answer = await ask_authorizer(
@@ -252,7 +256,7 @@ async def _ask_hooks(
         if isinstance(answer, Unavailable):
             return _put_off(x, effect, tool, answer)
     if tool.check_functions:
-        contexts = {where: question_context(x, effect, tool, where, undoes) for where in _WHERE}
+        contexts = {where: question_context(x, effect, tool, where, undoes, completed) for where in _WHERE}
         answer = await ask_checks(tool, x.isolation, args=args, ctx=contexts, timeout_s=settings.check_timeout_s)
         if isinstance(answer, Deny):
             return _refuse(x, answer, rules)

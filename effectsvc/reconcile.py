@@ -214,6 +214,7 @@ def question_context(
     tool: Tool[Any, Any],
     isolation: Literal["task", "thread"],
     compensates: CompensatedEffect | None = None,
+    completed_parts: tuple[str, ...] = (),
 ) -> EffectContext:
     """The context of what is asked about an effect outside an attempt: a lookup, a precondition."""
     fields: dict[str, Any] = {
@@ -230,6 +231,7 @@ def question_context(
         "deadline": boot_now_s() + tool.contract.timeout_s,
         "alive": lambda: True,
         "compensates": compensates,
+        "completed_parts": completed_parts,
         "arguments": effect.payload.arguments,
         "credentials": resolver_of(
             x.registry.credentials,

@@ -95,6 +95,37 @@ async def test_partial_says_which_parts_are_done_and_the_next_attempt_does_the_r
         assert seen == [frozenset(), frozenset({"record"})]
 
 
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_precondition_sees_which_parts_are_done_when_the_rest_is_resumed(is_async: bool) -> None:
+    """The case must be open for the record; once that is there, the attachment follows into a closed one."""
+    seen: list[frozenset[str]] = []
+
+    async def body(args: Order, ctx: EffectContext) -> Order | Partial[Any]:
+        if not ctx.completed_parts:
+            return Partial(completed_parts=("record",), pending_parts=("attachment",), provider_ref="r-1")
+        return args
+
+    def is_open(args: Order, ctx: EffectContext) -> str | None:
+        seen.append(ctx.completed_parts)
+        return None if len(seen) == 1 or ctx.completed_parts else "the case is closed"
+
+    async def is_open_async(args: Order, ctx: EffectContext) -> str | None:
+        return is_open(args, ctx)
+
+    contract = {"reversibility": "irreversible", "retry_class": "reconcile", "sends": "many"}
+    tools = tool(body, parts=("record", "attachment"), **contract)
+    declared = tools.get("act")
+    assert declared is not None
+    declared.check(is_open_async if is_async else is_open)
+    async with Workbench(tools) as bench:
+        effect = await (await bench.run()).propose("act", {"order": "o-1"}, tool_call_id="call_1")
+        await bench.work()
+        bench.advance(600)
+        await bench.work()
+        assert (await effect.status()).ok
+    assert seen == [frozenset(), frozenset({"record"})]
+
+
 async def test_an_absence_counts_as_of_the_question_however_long_its_answer_is_on_its_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
