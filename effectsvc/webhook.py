@@ -2,8 +2,9 @@
 
 The cell's log is the source: a cursor in the store says how far it was told, and moves only after the receiver has
 answered 2xx, so each event is told at least once and in order. A receiver tells repeats by `webhook-id`. Bodies hold
-ids, states and rules: no argument and no result. The signature is that of the Standard Webhooks specification (v1):
-HMAC-SHA256 over `id.timestamp.body`, in base64.
+ids, states and rules, and the arguments that the tool's contract lists as audit fields, redacted, unless contract or
+policy restricts them: here they leave the cell. No other argument, and no result. The signature is that of the Standard
+Webhooks specification (v1): HMAC-SHA256 over `id.timestamp.body`, in base64.
 """
 
 from __future__ import annotations
@@ -18,17 +19,22 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
+from effectsvc.core.effect import Payload
 from effectsvc.core.states import FINAL, State
 from effectsvc.errors import SettingsError, StoreError
+from effectsvc.policy.tool_policy import read_published
 from effectsvc.settings import Settings
 from effectsvc.store.commands import Commands, Read, raw_bytes, text_map
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.sync_store import SyncStore
+from effectsvc.tools.audit import audit_values
+from effectsvc.tools.strictness import CLASSIFICATIONS, DataClassification, stricter
 
 logger = logging.getLogger("effectsvc.webhook")
 
@@ -43,6 +49,8 @@ MAX_PAUSE_S: Final = 60.0
 """Between tries of a receiver that is away: doubled from one to the other."""
 MIN_KEY_BYTES: Final = 24
 """The specification asks for 24 to 64 random bytes."""
+MAX_BODIES: Final = 256
+"""Contracts and policies kept: more than a registry has tools."""
 TOLD: Final = frozenset({State.HELD, *FINAL})
 
 
@@ -82,6 +90,7 @@ class Webhook:
         self.keys = CellKeys(settings.cell)
         self.commands = Commands(self.keys)
         self._name = secrets.token_hex(8)
+        self._bodies: dict[str, bytes] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -147,6 +156,8 @@ class Webhook:
         said = orjson.loads(flat["e"])
         effect_id = said.get("effect", "")
         fields = self._store.send(self.commands.effect_fields(effect_id)) if effect_id else {}
+        tool = fields.get("tool", said.get("tool", ""))
+        audit = self._audit(effect_id, tool) if fields else {}
         kind = "contradicted" if contradicts else "needs_review" if asks else flat["to"]
         return {
             "type": f"effect.{kind}",
@@ -156,12 +167,41 @@ class Webhook:
                 "effect_id": effect_id,
                 "state": flat["to"],
                 "rule": flat["rule"],
-                "tool": fields.get("tool", said.get("tool", "")),
+                "tool": tool,
                 "tenant": fields.get("tenant", said.get("tenant", "")),
                 "agent": fields.get("agent", said.get("agent", "")),
                 "n": int(flat["n"]),
+                **({"audit": audit} if audit else {}),
             },
         }
+
+    def _audit(self, effect_id: str, tool: str) -> dict[str, Any]:
+        """The arguments that the contract lists for this; nothing where contract or policy restricts them."""
+        contract_digest, policy_digest = self._store.send_many(
+            [
+                Read(("HGET", self.keys.catalogue, f"contract:{tool}"), raw_bytes),
+                Read(("HGET", self.keys.meta, "policy"), raw_bytes),
+            ]
+        )
+        if contract_digest is None:
+            return {}
+        contract: dict[str, Any] = orjson.loads(self._published(contract_digest.decode().partition(" ")[2]) or b"{}")
+        names = contract.get("audit_fields", ())
+        if not names or _is_restricted(contract, tool, policy_digest, self._published):
+            return {}
+        payload = self._store.send(self.commands.payload(effect_id))
+        return {} if payload is None else audit_values(names, Payload.from_bytes(payload).arguments)
+
+    def _published(self, digest: str) -> bytes | None:
+        """What was published under a digest; what was read once is kept, since it never changes."""
+        if digest not in self._bodies:
+            if len(self._bodies) >= MAX_BODIES:
+                self._bodies.clear()
+            body = self._store.send(Read(("GET", self.keys.published(digest)), raw_bytes))
+            if body is None:
+                return None
+            self._bodies[digest] = body
+        return self._bodies[digest]
 
     def _send(self, message_id: str, event: dict[str, Any]) -> None:
         body, now_s = orjson.dumps(event), int(time.time())
@@ -174,6 +214,20 @@ class Webhook:
         request = urllib.request.Request(self._url, data=body, headers=headers, method="POST")  # noqa: S310  # checked
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_S):
             return
+
+
+def _is_restricted(
+    contract: Mapping[str, Any], tool: str, policy_digest: bytes | None, published: Callable[[str], bytes | None]
+) -> bool:
+    """Whether contract or policy restricts the tool's data. A policy that cannot be read here might."""
+    given: DataClassification = contract.get("data_classification", "restricted")
+    if policy_digest is None:
+        return given == "restricted"
+    digest = policy_digest.decode()
+    policy = read_published(published(digest) or b"", digest=digest)
+    if policy is None:
+        return True
+    return stricter(CLASSIFICATIONS, given, policy.for_tool(tool).data_classification or given) == "restricted"
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -22,10 +22,8 @@ from effectsvc.core.states import State
 from effectsvc.errors import ContractError
 from effectsvc.executor_files import executor_is_dead, state_dir
 from effectsvc.store.commands import Read, raw_bytes, text_map
-from effectsvc.tools.hygiene import Hygiene, cleaned
+from effectsvc.tools.audit import audit_values
 
-MAX_AUDIT_BYTES: Final = 4_096
-"""Of the arguments that a contract lets operators see: some lines, as they are read beside everything else."""
 DUE_SETS: Final = ("lane", "rerun", "lookup", "parked", "leases", "held")
 TOLD: Final = (
     "outcome",
@@ -108,14 +106,9 @@ def _age_s(now_ms: int, since: str | None) -> float | None:
 
 
 def _audit(operator: Operator, loaded: Loaded) -> dict[str, Any]:
-    """The arguments that the contract lists as audit fields, as sent, cut, stripped and redacted."""
+    """The arguments that the contract lists as audit fields."""
     names = operator.contract(loaded.fields["tool"]).get("audit_fields", ())
-    if loaded.payload is None or not names:
-        return {}
-    sent = orjson.loads(loaded.payload.arguments)
-    listed = orjson.dumps({name: sent[name] for name in names if name in sent})
-    shown = cleaned(listed, limit=MAX_AUDIT_BYTES, hygiene=Hygiene()).data
-    return {} if shown is None else dict(orjson.loads(shown))
+    return {} if loaded.payload is None else audit_values(names, loaded.payload.arguments)
 
 
 def _claims(operator: Operator, loaded: Loaded) -> list[dict[str, Any]]:

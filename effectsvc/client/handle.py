@@ -57,6 +57,7 @@ class EffectHandle:
         self.occurrence = 1
         self.intent_key = ""
         self.result_scope = "caller"
+        self.data_classification = ""
         self.heard_since = 0
         """The notice connection on which its proposal was answered; 0 when this client did not propose it."""
         self.earlier_state = ""
@@ -358,6 +359,8 @@ def _result_of(
         for name in ("rule", "layer", "proof", "bound", "reason", "again_of", "compensates", "compensated_by")
         if name in fields
     }
+    if handle.data_classification:
+        metadata["data_classification"] = handle.data_classification
     shown = show_result(
         answer,
         tool=fields.get("tool", ""),

@@ -99,6 +99,8 @@ class Prepared:
     proposal: Proposal
     book: Rulebook
     result_scope: str
+    data_classification: str
+    """Of the tool, by contract and policy; empty for a tool that nobody has published."""
     intent_key: str
     denial: Deny | None
     replay_denial: Deny | None = None
@@ -147,6 +149,7 @@ def prepare_under(
         proposal=proposal,
         book=book,
         result_scope="caller" if contract is None else contract.result_scope,
+        data_classification="" if rules is None else rules.data_classification,
         intent_key=meaning.intent if meaning is not None and not isinstance(verdict, Deny) else "",
         denial=verdict if isinstance(verdict, Deny) else None,
         replay_denial=_replay_denial(verdict, rules),

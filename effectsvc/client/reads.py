@@ -77,7 +77,7 @@ async def read_inline(run: Run, contract: PublishedContract, asked: Asked) -> To
         book = await client.catalogue.book_now()
     match reply:
         case r.Replay(result):
-            return _result(contract, result, replay="call")
+            return _result(contract, result, book, replay="call")
         case r.Refused(rule, layer, detail):
             if rule == "run_halted":
                 run.halt_reason = detail
@@ -100,7 +100,7 @@ async def read_inline(run: Run, contract: PublishedContract, asked: Asked) -> To
             span.say(effect_id=f"read-{call.reader}", run_id=run.run_id, args_digest=args)
         verdict = await _run(run, tool, advice.sent, call.reader)
         tell_verdict(span, verdict)
-        return await _close(run, contract, tool, call, entry_hash(entry), verdict)
+        return await _close(run, contract, tool, call, entry_hash(entry), verdict, book)
 
 
 async def _denial(run: Run, asked: Asked, tool: Tool[Any, Any], advice: Advice) -> Deny | None:
@@ -257,7 +257,13 @@ def _context(
 
 
 async def _close(
-    run: Run, contract: PublishedContract, tool: Tool[Any, Any], call: ReadCall, decision: str, verdict: Verdict
+    run: Run,
+    contract: PublishedContract,
+    tool: Tool[Any, Any],
+    call: ReadCall,
+    decision: str,
+    verdict: Verdict,
+    book: Rulebook,
 ) -> ToolResult[Any]:
     stored: StoredResult | None = None
     match verdict:
@@ -288,7 +294,7 @@ async def _close(
         )
     )
     if stored:
-        return _result(contract, result, replay="none")
+        return _result(contract, result, book, replay="none")
     retry_after_s = verdict.retry_after_s if isinstance(verdict, NotHappened) else None
     return ToolResult(
         status="retryable_error",
@@ -315,7 +321,7 @@ def _hygiene(run: Run) -> Hygiene:
     return run.client.tools.hygiene
 
 
-def _result(contract: PublishedContract, stored: bytes, *, replay: Replay) -> ToolResult[Any]:
+def _result(contract: PublishedContract, stored: bytes, book: Rulebook, *, replay: Replay) -> ToolResult[Any]:
     record = orjson.loads(stored)
     shown = show_result(
         record, tool=contract.name, ref=record["ref"], result_digest=record["digest"], now_ms=_wall_ms()
@@ -325,7 +331,11 @@ def _result(contract: PublishedContract, stored: bytes, *, replay: Replay) -> To
         data=shown.data,
         source_refs=shown.source_refs,
         tags=shown.tags,
-        metadata=shown.facts | ({"replay": replay} if replay != "none" else {}),
+        metadata={
+            "data_classification": book.rules(contract).data_classification,
+            **shown.facts,
+            **({"replay": replay} if replay != "none" else {}),
+        },
     )
 
 

@@ -308,6 +308,7 @@ class Run:
         handle = EffectHandle(self.client, effect_id=prepared.asked.effect_id, tenant_id=self.tenant_id, run=self)
         handle.intent_key = prepared.intent_key
         handle.result_scope = prepared.result_scope
+        handle.data_classification = prepared.data_classification
         count_proposal(prepared, reply)
         match reply:
             case r.Proposed() | r.Held() | r.Exists():
@@ -391,7 +392,9 @@ class Run:
         handle.foreign = True
         fields = await self.client.store.send(self.client.commands.effect_fields(effect_id))
         contract = await self.client.catalogue.get(fields.get("tool", ""))
-        handle.result_scope = contract.result_scope if contract else "caller"
+        if contract is not None:
+            handle.result_scope = contract.result_scope
+            handle.data_classification = self.client.catalogue.book.rules(contract).data_classification
         return handle
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from effectsvc.client.catalogue import SHOWN_DOT
@@ -50,6 +50,8 @@ class VisibleTool:
     is_read: bool
     is_reversible: bool
     output_schema: dict[str, Any] | None = field(default=None, repr=False)
+    data_classification: str = "public"
+    """Of its arguments and answers, by contract and policy: for a host that chooses which model sees what."""
 
 
 _STATUS_TOOL: Final = VisibleTool(
@@ -69,7 +71,9 @@ _STATUS_TOOL: Final = VisibleTool(
 def visible_tools(run: Run, contracts: Mapping[str, PublishedContract]) -> list[VisibleTool]:
     """What caller and workflow state allow, by name; `effect_status` last."""
     allowed = [] if run.halted else [each for _, each in sorted(contracts.items()) if _is_allowed(run, each)]
-    return [*map(visible_tool, allowed), _STATUS_TOOL]
+    book = run.client.catalogue.book
+    told = [replace(visible_tool(each), data_classification=book.rules(each).data_classification) for each in allowed]
+    return [*told, _STATUS_TOOL]
 
 
 def _is_allowed(run: Run, contract: PublishedContract) -> bool:

@@ -17,7 +17,15 @@ from zoneinfo import ZoneInfo
 from effectsvc.policy.tool_policy import ArgumentRule, RunPolicy, TimeWindow, ToolPolicy
 from effectsvc.tools.arguments import ArgumentsRefused
 from effectsvc.tools.contract import ContractFacts, RateLimit
-from effectsvc.tools.strictness import APPROVALS, REVERSIBILITY, Approval, Reversibility, stricter
+from effectsvc.tools.strictness import (
+    APPROVALS,
+    CLASSIFICATIONS,
+    REVERSIBILITY,
+    Approval,
+    DataClassification,
+    Reversibility,
+    stricter,
+)
 
 _DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _MISSING: Final = object()
@@ -148,6 +156,8 @@ class ToolRules:
     policy_rate: RateLimit | None
     cost_minor: int
     exclusive_target: bool
+    data_classification: DataClassification
+    """No gate compares it: it is told with each answer, and decides what leaves the cell."""
     is_log_only: bool
     halts_any: bool
     """Any refusal of this tool halts the run."""
@@ -187,6 +197,9 @@ class ToolRules:
             policy_rate=entry.rate_limit,
             cost_minor=contract.cost_minor,
             exclusive_target=entry.exclusive_target,
+            data_classification=stricter(
+                CLASSIFICATIONS, contract.data_classification, entry.data_classification or contract.data_classification
+            ),
             is_log_only=entry.mode == "log_only",
             halts_any=any(_glob(each).match(contract.name) for each in run.irreversible_tools),
             run=run,

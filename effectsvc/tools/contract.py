@@ -176,10 +176,12 @@ class ContractFacts(BaseModel):
         default=(), description="Arguments that name the target; one must be given. None: nothing to check."
     )
     data_classification: DataClassification = Field(
-        default="internal", description="Of arguments and result. Nothing is public by accident."
+        default="internal",
+        description="Of arguments and result, told with each; what is restricted leaves by no webhook. "
+        "Nothing is public by accident.",
     )
     audit_fields: tuple[str, ...] = Field(
-        default=(), description="Arguments shown (redacted) to operators. None: arguments stay unseen."
+        default=(), description="Arguments shown (redacted) to operators and webhooks. None: arguments stay unseen."
     )
     max_result_bytes: int = Field(
         default=65_536, ge=256, le=16_777_216, description="64 KiB is about as much as a model reads with care."

@@ -14,17 +14,22 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
+from pydantic import BaseModel
 
 from effectsvc.core.decision import note_entry
+from effectsvc.core.effect import Caller, Payload
 from effectsvc.errors import SettingsError
+from effectsvc.policy.tool_policy import Policy, ToolPolicy
 from effectsvc.settings import Settings, load_settings
 from effectsvc.store.commands import Commands
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.sync_store import SyncStore
+from effectsvc.tools.contract import ToolContract
 from effectsvc.webhook import Webhook
 from tests.acceptance.deployment import until
-from tests.contract.stage import LONG_MS, Stage
+from tests.contract.stage import AGENT, LONG_MS, TOOL, Stage
 
 KEY = bytes(range(32))
 
@@ -116,6 +121,65 @@ def test_what_waits_for_a_person_is_told_once_signed_and_without_arguments(
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     mac = base64.b64encode(hmac.new(KEY, signed, hashlib.sha256).digest()).decode()
     assert headers["webhook-signature"] == f"v1,{mac}"
+
+
+class Mail(BaseModel):
+    case_id: str
+    contact: str = ""
+    text: str = ""
+
+
+def published(stage: Stage, **fields: Any) -> None:
+    """A worker publishes the tool's contract, with these fields."""
+    texts = dict.fromkeys(("purpose", "use_when", "do_not_use_when", "result_means"), "x")
+    made = ToolContract.declare(name=TOOL, version=1, input_model=Mail, output_model=None, **texts, **fields)
+    body = orjson.dumps(made.published())
+    stage.send(
+        stage.commands.publish(kind="contract", name=TOOL, version=1, digest=made.digest, body=body, entry=b"{}")
+    )
+
+
+def propose_mail(stage: Stage) -> str:
+    """Held, with arguments of which one holds what is redacted, and one is not listed."""
+    sent = orjson.dumps({"case_id": "case_1", "contact": "ann@example.com", "text": "unlisted"})
+    rest: dict[str, Any] = {"justification": "", "above": (), "stripped": (), "contract": "", "policy": ""}
+    caller = Caller(agent_id=AGENT)
+    payload = Payload(arguments=sent, run_id="r", tool_call_id="c", caller=caller, intent_key="0" * 64, **rest)
+    at = stage.address()
+    entry = note_entry("proposal", by="client", at_ms=1, facts={"effect": at.effect_id})
+    held = {"to": "held", "rule": "approval_required", "layer": "8:approval", "ttl_ms": LONG_MS, "entry": entry}
+    return stage.propose(at, payload=payload.to_bytes(), **held).effect_id
+
+
+def test_the_arguments_that_a_contract_lists_are_told_redacted(
+    stage: Stage, webhook: Webhook, receiver: Receiver
+) -> None:
+    """Beside them no other argument; a tool that lists none tells none."""
+    published(stage, audit_fields=("case_id", "contact"))
+    propose_mail(stage)
+    tell_all(webhook)
+    (event,) = receiver.events
+    assert event["data"]["audit"] == {"case_id": "case_1", "contact": "[redacted:email]"}
+    assert b"unlisted" not in receiver.got[0][1]
+
+
+@pytest.mark.parametrize("how", ["contract", "policy", "a policy that cannot be read", "no audit fields"])
+def test_what_is_restricted_leaves_by_no_webhook(stage: Stage, webhook: Webhook, receiver: Receiver, how: str) -> None:
+    restricted = {"data_classification": "restricted"} if how == "contract" else {}
+    published(stage, audit_fields=() if how == "no audit fields" else ("case_id",), **restricted)
+    policy = Policy(tools=(ToolPolicy(name=TOOL, data_classification="restricted"),))
+    body = orjson.dumps(policy.published()) if how == "policy" else b"{}"
+    if "policy" in how:
+        stage.send(
+            stage.commands.publish(
+                kind="policy", name="policy", version=1, digest=policy.digest, body=body, entry=b"{}"
+            )
+        )
+    propose_mail(stage)
+    tell_all(webhook)
+    (event,) = receiver.events
+    assert "audit" not in event["data"]
+    assert b"case_1" not in receiver.got[0][1]
 
 
 def test_a_receiver_that_was_away_is_told_again_under_the_same_id_and_in_order(

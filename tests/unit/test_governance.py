@@ -769,6 +769,25 @@ async def test_a_run_sees_the_tools_that_caller_and_state_allow() -> None:
         assert [each.name for each in await reader.tools()] == ["effect_status"]
 
 
+async def test_a_host_is_told_what_kind_of_data_each_tool_and_each_answer_holds() -> None:
+    """The stricter of contract and policy: with the tools, an effect's answer, a read's, and one found again."""
+    desk = Desk(data_classification="confidential")
+    given = policy(entry("look", data_classification="restricted"))
+    async with Workbench(desk.tools, policy=given) as bench:
+        run = await bench.run()
+        shown = {each.name: each.data_classification for each in await run.tools()}
+        assert shown == {"look": "restricted", "pay": "confidential", "effect_status": "public"}
+        effect = await run.propose("pay", ARGS, tool_call_id="call_1")
+        await bench.work()
+        found = await run.effect(tool_call_id="call_1")
+        assert found is not None
+        looked = [await run.call("look", ARGS, tool_call_id="read_1") for _ in range(2)]
+        told = [
+            result.metadata["data_classification"] for result in (await effect.status(), await found.status(), *looked)
+        ]
+    assert told == ["confidential", "confidential", "restricted", "restricted"]
+
+
 async def test_log_only_hides_nothing() -> None:
     desk = Desk()
     async with Workbench(desk.tools, policy=policy(entry(deny=("*",), mode="log_only"))) as bench:
