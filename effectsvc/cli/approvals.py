@@ -7,6 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from effectsvc.cli.bulk import (
+    LIMITED,
+    EffectOrNone,
+    Limit,
+    Many,
+    NeedsReview,
+    OfAgent,
+    OfRun,
+    OfTenant,
+    OfTool,
+    OlderThan,
+    act_on_many,
+)
 from effectsvc.cli.output import (
     AsJson,
     DryRun,
@@ -28,6 +41,7 @@ from effectsvc.core.states import State
 if TYPE_CHECKING:
     from effectsvc.cli.consent import Question
     from effectsvc.cli.operator import Loaded, Operator
+    from effectsvc.cli.resolution import Answer
 
 approvals_app = typer.Typer(help="Decide about effects that wait for a person.", no_args_is_help=True)
 
@@ -227,39 +241,80 @@ def _requester(question: Question) -> str:
 
 @approvals_app.command("reject")
 def reject(
-    effect_id: EffectId, reason: Reason, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
+    reason: Reason,
+    effect_id: EffectOrNone = None,
+    tool: OfTool = None,
+    tenant: OfTenant = None,
+    run: OfRun = None,
+    agent: OfAgent = None,
+    older_than: OlderThan = None,
+    needs_review: NeedsReview = False,
+    limit: Limit = LIMITED,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say no. The same call is not judged anew.
+
+    With filters: to every held one that they let in; one line for each, and one that fails stops no other.
 
     Exit codes: 0, 1, 2, 4, 6, 7.
 
     Example: effectsvc approvals reject 01M7Q5CQG0287RKGM49KP3NJ7G --reason "the wrong account"
     """
-    from effectsvc.cli.consent import ask, check_may_decide
     from effectsvc.cli.operator import Operator
-    from effectsvc.store import replies as r
 
+    many = Many(tool, tenant, run, agent, older_than, needs_review)
+    many.check(effect_id)
     with Operator() as operator:
         check_actor_may_decide(required=operator.settings.require_verified_actor)
+        if effect_id is None:
+            act_on_many(
+                operator,
+                many,
+                states={State.HELD},
+                limit=limit,
+                verb="Reject",
+                would=lambda loaded: _would_reject(operator, loaded),
+                act=lambda loaded: _send_reject(operator, loaded, reason),
+                dry_run=dry_run,
+                yes=yes,
+                as_json=as_json,
+            )
         loaded = operator.find(effect_id)
         if loaded.state == State.REFUSED and loaded.fields.get("rule") == "approval_rejected":
             _end(effect_id, "already_refused", "already_refused", as_json=as_json)
         loaded = _held(operator, effect_id, as_json=as_json)
-        check_may_decide(ask(operator, loaded, registry_needed=False))
-        if dry_run:
-            _end(effect_id, "would_reject", "would reject it", as_json=as_json)
-        confirm(f"Reject {loaded.fields['tool']} {effect_id} for good.", yes=yes)
-        entry = operator.note("approval", effect=effect_id, verdict="rejected", reason=reason)
-        reply = operator.send(operator.commands.reject(loaded.at, args=loaded.fields["args"], entry=entry))
-        steps = _others(operator)
-    match reply:
-        case r.Ended():
-            text = "rejected: nothing has happened, and nothing will."
-            _end(effect_id, "rejected", text, as_json=as_json, steps=steps)
-        case r.Already(state):
-            _end(effect_id, f"already_{state}", f"already_{state}", as_json=as_json)
-        case _:
-            _moved_on(reply)
+        answer = _would_reject(operator, loaded)
+        if not dry_run:
+            confirm(f"Reject {loaded.fields['tool']} {effect_id} for good.", yes=yes)
+            answer = _send_reject(operator, loaded, reason)
+        steps = _others(operator) if answer.word == "rejected" else None
+    _end(effect_id, answer.word, answer.text, as_json=as_json, steps=steps)
+
+
+def _would_reject(operator: Operator, loaded: Loaded) -> Answer:
+    """Ends the command with 4 where this person may not decide about it."""
+    from effectsvc.cli.consent import ask, check_may_decide
+    from effectsvc.cli.resolution import Answer
+
+    check_may_decide(ask(operator, loaded, registry_needed=False))
+    return Answer("would_reject", "would reject it")
+
+
+def _send_reject(operator: Operator, loaded: Loaded, reason: str) -> Answer:
+    """Ends the command where this person may not decide about it, and where it has moved on meanwhile."""
+    from effectsvc.cli.resolution import Answer
+    from effectsvc.store import replies as r
+
+    _would_reject(operator, loaded)
+    entry = operator.note("approval", effect=loaded.effect_id, verdict="rejected", reason=reason)
+    reply = operator.send(operator.commands.reject(loaded.at, args=loaded.fields["args"], entry=entry))
+    if isinstance(reply, r.Ended):
+        return Answer("rejected", "rejected: nothing has happened, and nothing will.")
+    if isinstance(reply, r.Already):
+        return Answer(f"already_{reply.state}", f"already_{reply.state}")
+    return _moved_on(reply)
 
 
 @approvals_app.command("edit")

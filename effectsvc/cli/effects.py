@@ -8,6 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from effectsvc.cli.bulk import (
+    LIMITED,
+    EffectOrNone,
+    Limit,
+    Many,
+    NeedsReview,
+    OfAgent,
+    OfRun,
+    OfTenant,
+    OfTool,
+    OlderThan,
+    act_on_many,
+)
 from effectsvc.cli.output import (
     AsJson,
     DryRun,
@@ -18,14 +31,13 @@ from effectsvc.cli.output import (
     check_text,
     confirm,
     emit,
-    fail,
     parse_span,
     print_table,
     say,
     span,
 )
 from effectsvc.cli.steps import Step, recorded, step, tell, tell_first
-from effectsvc.core.states import FINAL, State
+from effectsvc.core.states import FINAL, WAITING, State
 
 if TYPE_CHECKING:
     from effectsvc.cli.operator import Loaded, Operator
@@ -118,19 +130,49 @@ def show(effect_id: EffectId, as_json: AsJson = False) -> None:
 
 @effects_app.command("cancel")
 def cancel(
-    effect_id: EffectId, reason: Reason, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
+    reason: Reason,
+    effect_id: EffectOrNone = None,
+    state: Annotated[State | None, typer.Option(help="Without E: held, or proposed; both by default.")] = None,
+    tool: OfTool = None,
+    tenant: OfTenant = None,
+    run: OfRun = None,
+    agent: OfAgent = None,
+    older_than: OlderThan = None,
+    needs_review: NeedsReview = False,
+    limit: Limit = LIMITED,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
     """Withdraw an effect that has not begun. One that runs finishes; one in doubt stays unknown.
+
+    With filters: every held or proposed one that they let in; one line for each, and one that fails stops no other.
 
     Exit codes: 0, 1, 2, 4, 6, 7.
 
     Example: effectsvc effects cancel 01M7Q5CQG0287RKGM49KP3NJ7G --reason "asked for twice"
     """
     from effectsvc.cli.operator import Operator
-    from effectsvc.cli.resolution import Answer, already
-    from effectsvc.store import replies as r
+    from effectsvc.cli.resolution import already
 
+    many = Many(tool, tenant, run, agent, older_than, needs_review, state)
+    many.check(effect_id)
+    if state not in (None, *WAITING):
+        raise typer.BadParameter("only held and proposed effects are withdrawn.")
     with Operator() as operator:
+        if effect_id is None:
+            act_on_many(
+                operator,
+                many,
+                states=WAITING,
+                limit=limit,
+                verb="Cancel",
+                would=_would_cancel,
+                act=lambda loaded: _send_cancel(operator, loaded, reason),
+                dry_run=dry_run,
+                yes=yes,
+                as_json=as_json,
+            )
         loaded = operator.find(effect_id)
         if loaded.state == State.CANCELLED:
             _end(loaded, already(State.CANCELLED), as_json=as_json)
@@ -138,21 +180,28 @@ def cancel(
             _end(loaded, _would_cancel(loaded), as_json=as_json)
         if loaded.state not in FINAL:
             confirm(f"Cancel {_named(loaded)}.", yes=yes)
-        entry = operator.note("cancel", effect=effect_id, reason=reason)
-        reply = operator.send(operator.commands.cancel(loaded.at, by="operator", entry=entry))
+        answer = _send_cancel(operator, loaded, reason)
+    _end(loaded, answer, as_json=as_json)
+
+
+def _send_cancel(operator: Operator, loaded: Loaded, reason: str) -> Answer:
+    from effectsvc.cli.resolution import Answer
+    from effectsvc.store import replies as r
+
+    entry = operator.note("cancel", effect=loaded.effect_id, reason=reason)
+    reply = operator.send(operator.commands.cancel(loaded.at, by="operator", entry=entry))
     match reply:
         case r.Cancelled():
-            answer = Answer("cancelled", "cancelled: nothing has happened, and nothing will.")
+            return Answer("cancelled", "cancelled: nothing has happened, and nothing will.")
         case r.Already(state):
             code = Exit.DONE if state == State.CANCELLED else Exit.REFUSED
-            answer = Answer(f"already_{state}", f"already_{state}", code)
+            return Answer(f"already_{state}", f"already_{state}", code)
         case r.Running():
-            answer = Answer("running", "an attempt has begun: it finishes, and its outcome is recorded.", Exit.REFUSED)
+            return Answer("running", "an attempt has begun: it finishes, and its outcome is recorded.", Exit.REFUSED)
         case r.Unknown():
-            answer = Answer("unknown", "it is in doubt: it stays unknown, and is not begun again.", Exit.REFUSED)
+            return Answer("unknown", "it is in doubt: it stays unknown, and is not begun again.", Exit.REFUSED)
         case _:
-            answer = Answer(reply.word, "the effect is gone.", Exit.NOT_FOUND)
-    _end(loaded, answer, as_json=as_json)
+            return Answer(reply.word, "the effect is gone.", Exit.NOT_FOUND)
 
 
 def _would_cancel(loaded: Loaded) -> Answer:
@@ -169,79 +218,71 @@ def _would_cancel(loaded: Loaded) -> Answer:
 
 @effects_app.command("reconcile")
 def reconcile(
-    effect_id: EffectId,
+    effect_id: EffectOrNone = None,
     reason: Annotated[
         str | None, typer.Option("--reason", callback=check_text, help="Why you ask; shown, not recorded.")
     ] = None,
+    tool: OfTool = None,
+    tenant: OfTenant = None,
+    run: OfRun = None,
+    agent: OfAgent = None,
+    older_than: OlderThan = None,
+    needs_review: NeedsReview = False,
+    limit: Limit = LIMITED,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Ask the provider now what became of an unknown effect. Needs EFFECTSVC_TOOLS. Exits 3 when it stays open.
+
+    With filters: about every unknown one that they let in; one line for each, and one that fails stops no other.
 
     Exit codes: 0, 1, 2, 3, 4, 6, 7.
 
     Example: EFFECTSVC_TOOLS=shop:tools effectsvc effects reconcile 01M7Q5CQG0287RKGM49KP3NJ7G
     """
-    import asyncio
-
     from effectsvc.cli.next_steps import left
     from effectsvc.cli.operator import Operator
-    from effectsvc.cli.resolution import Answer, already
+    from effectsvc.cli.questions import ask_now, foresee_question
 
+    many = Many(tool, tenant, run, agent, older_than, needs_review)
+    many.check(effect_id)
     with Operator() as operator:
+        if effect_id is None:
+            act_on_many(
+                operator,
+                many,
+                states={State.UNKNOWN},
+                limit=limit,
+                verb="Ask the providers about",
+                would=lambda loaded: foresee_question(operator, loaded) or _would_ask(),
+                act=lambda loaded: foresee_question(operator, loaded) or ask_now(operator, loaded).answer,
+                dry_run=dry_run,
+                yes=yes,
+                as_json=as_json,
+            )
         loaded = operator.find(effect_id)
-        if loaded.state in FINAL:
-            _end(loaded, already(loaded.state), as_json=as_json)
-        if loaded.state != State.UNKNOWN:
-            text = f"it is {loaded.state}: there is nothing to ask yet."
-            _end(loaded, Answer(f"is_{loaded.state}", text, Exit.REFUSED), as_json=as_json)
-        registry = operator.registry()
-        tool = registry.get(loaded.fields["tool"])
-        if tool is None:
-            fail(f"EFFECTSVC_TOOLS has no tool {loaded.fields['tool']!r}: it cannot be asked about here.", Exit.ERROR)
-        if tool.lookup_function is None:
-            text = "its tool has no lookup: ask the provider yourself (`effects show`), then `effects resolve`."
-            _end(loaded, Answer("no_lookup", text, Exit.REFUSED), as_json=as_json)
+        if (refused := foresee_question(operator, loaded)) is not None:
+            _end(loaded, refused, as_json=as_json)
+        if dry_run:
+            _end(loaded, _would_ask(), as_json=as_json)
         if reason:
             say(f"asking the provider: {reason}")
-        word = asyncio.run(_ask_now(operator, registry, effect_id))
-        after = operator.find(effect_id)
-        steps = left(operator)
-    if after.state != State.UNKNOWN:
-        settled = {
-            State.COMMITTED: "committed: the provider has it.",
-            State.FAILED: "failed: proved that it did not happen.",
-            State.PROPOSED: "proposed: proved that it did not happen; a worker begins it again.",
-        }
-        _end(after, Answer(after.state, settled.get(State(after.state), after.state)), as_json=as_json, steps=steps)
-    waits = after.fields.get("waiting_for") or after.fields.get("rerun") or "person"
-    why = {"taken": "another process is asking just now", "review": "the answer leaves it to a person"}
-    found = why.get(word, "what the provider says now does not settle it")
-    text = f"still unknown: {found}. It waits for {waits}."
-    _end(after, Answer("unknown", text, Exit.OPEN), as_json=as_json, word=word, waiting_for=waits)
+        asked = ask_now(operator, loaded)
+        steps = left(operator) if asked.answer.code == Exit.DONE else None
+    _end(asked.after, asked.answer, as_json=as_json, steps=steps, **asked.more)
 
 
-async def _ask_now(operator: Operator, registry: Any, effect_id: str) -> str:
-    """One lookup from this process, which publishes nothing, serves no lane and holds no lease."""
-    import asyncio
+def _would_ask() -> Answer:
+    from effectsvc.cli.resolution import Answer
 
-    from effectsvc.executor import Executor
-    from effectsvc.reconcile import Prober, reconcile
-    from effectsvc.store.safety import check_server
-
-    executor = Executor(operator.settings, registry)
-    executor.loop, executor.prober = asyncio.get_running_loop(), Prober()
-    try:
-        executor.isolation.start()
-        await check_server(executor.store, operator.settings)
-        return await reconcile(executor, effect_id, force=True)
-    finally:
-        await executor.stop()
+    return Answer("would_ask", "would ask its provider")
 
 
 @effects_app.command("resolve")
 def resolve(
-    effect_id: EffectId,
     reason: Reason,
+    effect_id: EffectOrNone = None,
     happened: Annotated[bool, typer.Option("--happened", help="It happened; needs --provider-ref.")] = False,
     did_not_happen: Annotated[
         bool, typer.Option("--did-not-happen", help="It did not, and is not tried again.")
@@ -257,11 +298,21 @@ def resolve(
     attempt_over: Annotated[
         bool, typer.Option("--attempt-over", help="You made sure that no attempt lives any more.")
     ] = False,
+    tool: OfTool = None,
+    tenant: OfTenant = None,
+    run: OfRun = None,
+    agent: OfAgent = None,
+    older_than: OlderThan = None,
+    needs_review: NeedsReview = False,
+    limit: Limit = LIMITED,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what became of an unknown effect. Refused while an attempt may live, unless --attempt-over.
+
+    With filters: of every unknown one that they let in; one line for each, and one that is refused or fails stops no
+    other. What happened is then only said of those whose late attempt told its reference.
 
     Exit codes: 0, 1, 2, 4, 6, 7.
 
@@ -270,16 +321,31 @@ def resolve(
     """
     from effectsvc.cli.next_steps import left
     from effectsvc.cli.operator import Operator
-    from effectsvc.cli.resolution import Answer, Said, Verdict, foresee, said_happened, send_verdict
+    from effectsvc.cli.resolution import Said, Verdict, foresee, said_happened, send_verdict
 
+    many = Many(tool, tenant, run, agent, older_than, needs_review)
+    many.check(effect_id)
     if [happened, did_not_happen, run_again].count(True) != 1:
         raise typer.BadParameter("say one of --happened, --did-not-happen and --run-again.")
-    if (provider_ref or result) and not happened:
-        raise typer.BadParameter("--provider-ref and --result go with --happened.")
+    if (provider_ref or result) and (not happened or effect_id is None):
+        raise typer.BadParameter("--provider-ref and --result go with --happened, and with one effect E.")
     verdict = Verdict.HAPPENED if happened else Verdict.DID_NOT_HAPPEN if did_not_happen else Verdict.RUN_AGAIN
     said = Said(verdict, reason, evidence, attempt_over, provider_ref)
     with Operator() as operator:
         check_actor_may_decide(required=operator.settings.require_verified_actor)
+        if effect_id is None:
+            act_on_many(
+                operator,
+                many,
+                states={State.UNKNOWN},
+                limit=limit,
+                verb=f"Record as {_WORDS[verdict]}",
+                would=lambda loaded: _foresee_one(loaded, said) or _would_answer(loaded, said),
+                act=lambda loaded: _foresee_one(loaded, said) or send_verdict(operator, loaded, said),
+                dry_run=dry_run,
+                yes=yes,
+                as_json=as_json,
+            )
         loaded = operator.find(effect_id)
         if (refused := foresee(loaded, said)) is not None:
             _end(loaded, refused, as_json=as_json)
@@ -288,11 +354,27 @@ def resolve(
                 raise typer.BadParameter("--happened needs --provider-ref: what the provider calls it.")
             said = said_happened(operator, loaded, said, result)
         if dry_run:
-            _end(loaded, Answer(f"would_{_WORDS[verdict]}", _would(loaded, said)), as_json=as_json)
+            _end(loaded, _would_answer(loaded, said), as_json=as_json)
         confirm(_would(loaded, said), yes=yes)
         answer = send_verdict(operator, loaded, said)
         steps = left(operator) if answer.code == Exit.DONE else None
     _end(loaded, answer, as_json=as_json, steps=steps)
+
+
+def _foresee_one(loaded: Loaded, said: Said) -> Answer | None:
+    """Of one among many: also without a reference of its own."""
+    from effectsvc.cli.resolution import Answer, Verdict, foresee
+
+    if said.verdict is Verdict.HAPPENED and "late_digest" not in loaded.fields:
+        text = "no late attempt told what the provider calls it: resolve it by itself, with --provider-ref."
+        return Answer("needs_provider_ref", text, Exit.REFUSED)
+    return foresee(loaded, said)
+
+
+def _would_answer(loaded: Loaded, said: Said) -> Answer:
+    from effectsvc.cli.resolution import Answer
+
+    return Answer(f"would_{_WORDS[said.verdict]}", _would(loaded, said))
 
 
 _WORDS = {"committed": "commit", "failed": "fail", "run_again": "run_again"}

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from effectsvc.cli.app import app
 from effectsvc.client import AsyncEffectClient
 from effectsvc.core.canonical import digest, short
-from effectsvc.core.decision import outcome_entry
+from effectsvc.core.decision import note_entry, outcome_entry
 from effectsvc.core.effect import Caller, Payload
 from effectsvc.core.identity import attempt_token, new_nonce, provider_key
 from effectsvc.stack import Stack
@@ -93,7 +93,12 @@ class Desk:
 
     def unknown(self, *, over: bool = True, next_step: str = "lookup", executor: str = "gone", to: str = "") -> str:
         """An effect whose one attempt ended without an answer. Its next lookup is far away."""
-        effect_id = self.propose(to)
+        return self.end_unknown(self.propose(to), over=over, next_step=next_step, executor=executor)
+
+    def end_unknown(
+        self, effect_id: str, *, over: bool = True, next_step: str = "lookup", executor: str = "gone"
+    ) -> str:
+        """Begins the effect, and ends the attempt without an answer."""
         token = self.begin(effect_id, executor=executor)
         command = self.commands.mark_unknown(
             self.address(effect_id),
@@ -107,6 +112,21 @@ class Desk:
             entry=outcome(effect_id, token, "unknown"),
         )
         assert isinstance(self.store.send(command), r.Unknown)
+        return effect_id
+
+    def held(self, to: str = "", *, tool: str = "post", ttl_ms: int = LONG_MS, render: str = "") -> str:
+        """An effect that a worker's gate holds. Its lane is served by nobody."""
+        effect_id = self.propose(to, tool=tool)
+        hold = self.commands.hold(
+            self.address(effect_id),
+            attempt=0,
+            rule="approval_required",
+            layer="8:approval",
+            render=render,
+            ttl_ms=ttl_ms,
+            entry=note_entry("approval", by="worker", at_ms=1, facts={"effect": effect_id}),
+        )
+        assert isinstance(self.store.send(hold), r.Escalated)
         return effect_id
 
     @property

@@ -12,12 +12,11 @@ import pytest
 
 from effectsvc.core.decision import note_entry
 from effectsvc.stack import Stack
-from effectsvc.store import replies as r
 from effectsvc.store.sync_store import SyncStore
 from effectsvc.tools.rendering import render_digest
 from tests.acceptance import operator_tools
 from tests.acceptance.deployment import PROJECT
-from tests.acceptance.desk import LONG_MS, SECRET, Desk
+from tests.acceptance.desk import SECRET, Desk
 
 
 @pytest.fixture(scope="module")
@@ -32,22 +31,6 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         yield Desk(stack, store)
 
 
-def held(desk: Desk, to: str, *, tool: str = "post", ttl_ms: int = LONG_MS, render: str = "") -> str:
-    """An effect that a worker's gate holds. Its lane is served by nobody."""
-    effect_id = desk.propose(to, tool=tool)
-    hold = desk.commands.hold(
-        desk.address(effect_id),
-        attempt=0,
-        rule="approval_required",
-        layer="8:approval",
-        render=render,
-        ttl_ms=ttl_ms,
-        entry=note_entry("approval", by="worker", at_ms=1, facts={"effect": effect_id}),
-    )
-    assert isinstance(desk.store.send(hold), r.Escalated)
-    return effect_id
-
-
 def digest_of(desk: Desk, effect_id: str) -> str:
     return str(desk.json("approvals", "show", effect_id)["digest"])
 
@@ -59,7 +42,7 @@ def approve(desk: Desk, effect_id: str, *, who: str = "pat", exit_code: int = 0,
 
 
 def test_what_waits_is_listed_without_arguments_and_shown_with_them(desk: Desk) -> None:
-    effect_id = held(desk, "listed")
+    effect_id = desk.held("listed")
     listing = desk.run("approvals", "list", "--json")
     assert effect_id in listing.stdout
     assert SECRET not in listing.stdout
@@ -73,7 +56,7 @@ def test_what_waits_is_listed_without_arguments_and_shown_with_them(desk: Desk) 
 
 
 def test_an_approved_effect_goes_back_to_its_lane_and_the_log_names_who_and_what(desk: Desk) -> None:
-    effect_id = held(desk, "approved")
+    effect_id = desk.held("approved")
     assert approve(desk, effect_id)["answer"] == "approved"
     assert desk.fields(effect_id)["state"] == "proposed"
     assert approve(desk, effect_id, pin="anything")["answer"] == "already_proposed"
@@ -83,7 +66,7 @@ def test_an_approved_effect_goes_back_to_its_lane_and_the_log_names_who_and_what
 
 
 def test_an_approval_names_exactly_what_was_shown(desk: Desk) -> None:
-    effect_id = held(desk, "pinned")
+    effect_id = desk.held("pinned")
     pin = digest_of(desk, effect_id)
     words = ("--args", '{"to": "elsewhere", "text": "other"}', "--reason", "wrong address", "--yes")
     assert desk.json("approvals", "edit", effect_id, *words)["answer"] == "edited"
@@ -95,7 +78,7 @@ def test_an_approval_names_exactly_what_was_shown(desk: Desk) -> None:
 
 
 def test_who_asked_does_not_approve(desk: Desk) -> None:
-    effect_id = held(desk, "own")
+    effect_id = desk.held("own")
     pin = digest_of(desk, effect_id)
     words = ("approvals", "approve", effect_id, "--digest", pin, "--reason", "ok", "--yes")
     refused = desk.run(*words, EFFECTSVC_ACTOR="atlas")
@@ -104,7 +87,7 @@ def test_who_asked_does_not_approve(desk: Desk) -> None:
 
 
 def test_a_rejected_effect_is_refused_for_good(desk: Desk) -> None:
-    effect_id = held(desk, "rejected")
+    effect_id = desk.held("rejected")
     words = ("approvals", "reject", effect_id, "--reason", "never", "--yes")
     assert desk.json(*words, "--dry-run")["answer"] == "would_reject"
     assert desk.json(*words)["answer"] == "rejected"
@@ -113,7 +96,7 @@ def test_a_rejected_effect_is_refused_for_good(desk: Desk) -> None:
 
 
 def test_an_edit_moves_the_intent_and_never_onto_another_effects(desk: Desk) -> None:
-    other, effect_id = held(desk, "taken"), held(desk, "edited")
+    other, effect_id = desk.held("taken"), desk.held("edited")
     edit = ("approvals", "edit", effect_id, "--reason", "typo", "--yes", "--args")
     refused = desk.run(*edit, '{"to": "taken"}')
     assert refused.exit_code == 4
@@ -127,7 +110,7 @@ def test_an_edit_moves_the_intent_and_never_onto_another_effects(desk: Desk) -> 
 
 
 def test_of_fifty_approvals_at_once_one_moves_the_effect(desk: Desk) -> None:
-    effect_id = held(desk, "fifty")
+    effect_id = desk.held("fifty")
     args = desk.fields(effect_id)["args"]
 
     def one(number: int) -> str:
@@ -152,7 +135,7 @@ def test_of_fifty_approvals_at_once_one_moves_the_effect(desk: Desk) -> None:
 
 def test_a_tool_that_renders_is_approved_only_where_the_rendering_can_be_shown(desk: Desk) -> None:
     rendered = {"letter": f"Dear rendered, {SECRET}"}
-    effect_id = held(desk, "rendered", tool="post_rendered", render=render_digest(rendered))
+    effect_id = desk.held("rendered", tool="post_rendered", render=render_digest(rendered))
     record = desk.json("approvals", "show", effect_id)
     assert (record["shows"], record["effect"]) == ("rendering", rendered)
     blind = desk.run("approvals", "show", effect_id, EFFECTSVC_TOOLS="")
@@ -161,7 +144,7 @@ def test_a_tool_that_renders_is_approved_only_where_the_rendering_can_be_shown(d
 
 
 def test_no_terminal_and_no_yes_changes_nothing(desk: Desk) -> None:
-    effect_id = held(desk, "no yes")
+    effect_id = desk.held("no yes")
     words = ("approvals", "approve", effect_id, "--digest", digest_of(desk, effect_id), "--reason", "ok")
     assert desk.run(*words).exit_code == 2
     assert desk.fields(effect_id)["state"] == "held"
