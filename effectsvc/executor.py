@@ -455,9 +455,11 @@ class Executor:
         task.add_done_callback(done)
 
     async def tell_over(self, at: Address, token: str, *, how: str) -> None:
-        entry = note_entry("over", by=self.executor_id, at_ms=now_ms(), facts={"effect": at.effect_id, "how": how})
+        number = parse_attempt_token(token).n
+        facts = {"effect": at.effect_id, "attempt": number, "how": how}
+        entry = note_entry("over", by=self.executor_id, at_ms=now_ms(), facts=facts)
         reached(At.WORKER_BEFORE_OVER, at.effect_id)
-        over = self.commands.over(at, number=parse_attempt_token(token).n, how=how, entry=entry)
+        over = self.commands.over(at, number=number, how=how, entry=entry)
         await self.store.send(over, patience_s=FORGET_PATIENCE_S)
 
     async def tell_late(self, at: Address, token: str, result: StoredResult, entry: bytes) -> None:

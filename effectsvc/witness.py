@@ -268,9 +268,9 @@ class Witness:
             return
         token = attempt.begun.token
         if attempt.result is None:
-            facts = {"effect": attempt.at.effect_id, "how": "ended"}
-            entry = note_entry("over", by=self._executor, at_ms=_now_ms(), facts=facts)
             number = parse_attempt_token(token).n
+            facts = {"effect": attempt.at.effect_id, "attempt": number, "how": "ended"}
+            entry = note_entry("over", by=self._executor, at_ms=_now_ms(), facts=facts)
             await self._store().send(self._commands.over(attempt.at, number=number, how="ended", entry=entry))
             return
         result = attempt.result

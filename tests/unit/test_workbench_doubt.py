@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
+import orjson
 import pytest
 from pydantic import BaseModel
 
@@ -49,6 +52,31 @@ async def test_no_rerun_by_key_once_the_provider_may_have_forgotten_it() -> None
         assert record is not None
         assert (record.state, record.attempt) == ("unknown", 1)
         assert (await effect.status()).metadata["reason"] == "provider_key_expired"
+
+
+async def test_the_end_of_a_body_that_outlived_its_timeout_is_told_of_its_own_attempt() -> None:
+    """Another attempt may act still: the record says which one does no more."""
+    released = threading.Event()
+    tools = ToolRegistry()
+    texts = dict.fromkeys(("purpose", "use_when", "do_not_use_when", "result_means"), "x")
+
+    @tools.effect(**texts, intent=("order",), reversibility="irreversible", isolation="thread", timeout_s=0.05)
+    def act(args: Order, ctx: EffectContext) -> Order:
+        released.wait(30)
+        raise TimeoutError
+
+    async with Workbench(tools) as bench:
+        run = await bench.run()
+        effect = await run.propose("act", {"order": "o-1"}, tool_call_id="call_1")
+        await bench.work()
+        record = await effect.record()
+        assert record is not None
+        assert record.state == "unknown"
+        [overrun] = bench.executor.overruns
+        released.set()
+        await asyncio.wait_for(overrun, 30)
+        [entry] = [orjson.loads(each.entry) for each in bench.store.model.log if each.type == "over"]
+        assert (entry["effect"], entry["attempt"], entry["how"]) == (effect.effect_id, 1, "ended")
 
 
 async def test_a_rerun_that_was_not_attempted_keeps_its_rule_or_goes_to_a_person() -> None:
