@@ -13,7 +13,9 @@ from pathlib import Path
 
 from redis import Redis
 from redis.exceptions import RedisError
+from typer.testing import CliRunner, Result
 
+from effectsvc.cli.app import app
 from effectsvc.embedded import FREE_PORTS, find_server
 from tests.acceptance import tools_for_tests
 from tests.acceptance.deployment import PROJECT, until
@@ -52,6 +54,10 @@ class GuardedServer:
         command = [sys.executable, "-m", "effectsvc.cli", *words]
         environment = os.environ | self.environment(role)
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+    def look(self, role: str, *words: str) -> Result:
+        """As `run`, in this process: where only the user's rights matter. Raises what the command raises."""
+        return CliRunner().invoke(app, words, env=self.environment(role), catch_exceptions=False)
 
     @contextlib.contextmanager
     def process(self, role: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:

@@ -229,12 +229,12 @@ def test_an_agent_by_hand_can_not(guarded: GuardedServer, words: tuple[str, ...]
 
 def test_a_reader_sees_with_the_command_line_and_an_operator_acts(guarded: GuardedServer) -> None:
     """Freeze and thaw are the operator's; a reader lists and shows, and its own attempt to freeze is told in words."""
-    looks = [("cell", "status"), ("effects", "list"), ("approvals", "list"), ("freezes",),
-             ("quarantine", "list"), ("tools", "list")]  # fmt: skip
+    looks = [("cell", "status"), ("effects", "list"), ("approvals", "list"), ("freezes",), ("quarantine", "list"),
+             ("tools", "list"), ("runs", "list"), ("workers", "list"), ("top", "--once")]  # fmt: skip
     for words in looks:
         for role in ("reader", "operator"):
-            seen = guarded.run(role, *words)
-            assert seen.returncode == 0, (role, words, seen.stderr)
+            seen = guarded.look(role, *words)
+            assert seen.exit_code == 0, (role, words, seen.output)
     denied = guarded.run("reader", "freeze", "tool", "stamp", "--reason", "a trial", "--yes")
     assert denied.returncode == 7, denied.stderr
     assert "ACL denies" in denied.stderr
