@@ -22,6 +22,7 @@ from effectsvc.cli import (
     finding,
     freezes,
     logs,
+    notes,
     policy,
     quarantine,
     runs,
@@ -57,6 +58,7 @@ app.add_typer(tools.tools_app, name="tools")
 app.add_typer(workers.workers_app, name="workers")
 effects.effects_app.command("compensate")(compensation.compensate)
 effects.effects_app.command("find")(finding.find)
+effects.effects_app.command("note")(notes.note)
 effects.effects_app.command("timeline")(timeline.timeline)
 effects.effects_app.command("watch")(watching.watch)
 app.command()(bench.bench)

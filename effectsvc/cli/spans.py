@@ -50,6 +50,8 @@ class Span:
     op: str | None = None
     why: str | None = None
     actor: str | None = None
+    note: str | None = None
+    """What the person noted."""
 
     def record(self) -> dict[str, Any]:
         """As JSON values."""
@@ -154,5 +156,5 @@ def _end(span: Span, entry: Mapping[str, Any]) -> Span:
     names = ("finding", "reason", "error_type", "how", "rule")
     span.to_ms, span.to, span.op = entry["at_ms"], entry["to"] or entry["answer"], entry["op"]
     span.why = next((entry[name] for name in names if entry.get(name)), None)
-    span.actor = entry.get("actor")
+    span.actor, span.note = entry.get("actor"), entry.get("note")
     return span

@@ -14,6 +14,7 @@ import orjson
 
 from effectsvc.cli.log_window import CHUNK, MAX_ENTRIES, LogWindow, RawEntry, time_ms
 from effectsvc.cli.next_steps import of_effect
+from effectsvc.cli.notes import MAX_NOTE_CHARS, plain_note
 from effectsvc.cli.operator import Loaded, Operator
 from effectsvc.cli.steps import recorded, step
 from effectsvc.core.canonical import short
@@ -38,12 +39,15 @@ TOLD: Final = (
     "evidence_digest",
 )
 """Fields of an entry's own record that tell something; the other ones are the same in every entry of an effect."""
+SHOWN: Final = ("rule", *TOLD, "note")
+"""Of an entry as JSON values, what a line for people says, each with its name."""
 STAGES: Final = {
     "proposal": ("propose",),
     "gates": ("hold", "refuse", "defer", "park", "unpark"),
     "approval": ("approve", "edit", "reject", "expire"),
     "attempt": ("begin", "progress"),
     "lookup": ("probe",),
+    "note": ("note",),
     "evidence": ("late", "over", "adopt"),
     "outcome": ("commit", "release", "mark_unknown", "resolve", "cancel", "overtake"),
 }
@@ -87,6 +91,7 @@ def read_story(operator: Operator, loaded: Loaded) -> dict[str, Any]:
         "evidence": _evidence(fields),
         "waiting": _waiting(operator, loaded, now),
         "question": _question(operator, loaded, entries),
+        "notes": int(fields.get("notes", "0")),
         "entries": entries,
         "entries_complete": complete,
     }
@@ -278,6 +283,8 @@ def told_entry(stream_id: str, fields: Mapping[str, str], record: Mapping[str, A
     if fields["rule"] != "no_refusal":
         entry.update(rule=fields["rule"], layer=fields["layer"])
     entry.update({name: record[name] for name in TOLD if record.get(name) not in (None, "none")})
+    if fields["type"] == "note":
+        entry["note"] = plain_note(record.get("note"))[:MAX_NOTE_CHARS]
     return entry
 
 

@@ -11,7 +11,7 @@ import orjson
 from effectsvc.cli.log_window import MAX_ENTRIES
 from effectsvc.cli.output import span
 from effectsvc.cli.steps import Step, lines_of
-from effectsvc.cli.story import TOLD
+from effectsvc.cli.story import SHOWN
 from effectsvc.core.codes import WAITS
 from effectsvc.core.states import State
 
@@ -46,6 +46,7 @@ _SAID: Final = {
     ("resolve", "rerun"): "to be begun again, whatever became of it",
     ("cancel", "cancelled"): "withdrawn before it began",
     ("overtake", "cancelled"): "overtaken before it began: {rule}",
+    ("note", "noted"): "a person's note",
     ("adopt", "adopted"): "told again, after the store had forgotten it",
 }
 """What an entry says, by the operation and its answer; others are told by these two words."""
@@ -132,6 +133,10 @@ def _entry_lines(record: Mapping[str, Any]) -> list[str]:
         moved = f"{each['from'] or 'none'} -> {each['to']}" if each["to"] and each["from"] != each["to"] else ""
         at = f"+{(each['at_ms'] - first) / 1000:.3f}s".rjust(12)
         lines.append(f"{at}  {each['stage'].ljust(9)} {moved.ljust(20)} {_sentence(each)}".rstrip())
+    seen = sum("note" in each for each in record["entries"])
+    if seen < record["notes"]:
+        more = record["notes"] - seen
+        lines.append(f"  ({more} more notes are in the exported log: effectsvc log find LOG {record['effect_id']})")
     if not record["entries_complete"]:
         lines.append(f"  (older entries are beyond the newest {MAX_ENTRIES:,}, which were looked through)")
     return lines
@@ -143,7 +148,7 @@ def _sentence(entry: Mapping[str, Any]) -> str:
         said = f"part {entry.get('part')}: {entry['answer']}"
     known = {"attempt": entry["attempt"] or "?", "layer": entry.get("layer", "?"), "rule": entry.get("rule", "?")}
     words = said.format_map(known) if said else f"{entry['op']}: {entry['answer']}"
-    told = {name: entry[name] for name in ("rule", *TOLD) if entry.get(name) not in (None, "")}
+    told = {name: entry[name] for name in SHOWN if entry.get(name) not in (None, "")}
     if (said and "{rule}" in said) or told.get("rule") == told.get("reason"):
         told.pop("rule", None)
     return "; ".join([words, *(f"{name} {value}" for name, value in told.items() if name not in _IN_SENTENCE)])

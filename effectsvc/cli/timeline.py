@@ -215,6 +215,8 @@ def drawn(timelines: Sequence[Timeline], *, width: int) -> Iterator[Text]:
         yield Text(_headline(each)[:width], style="bold")
         for label, spans in _rows(each.spans):
             yield _row(label, spans, each, axis)
+        for noted in (one for one in each.spans if one.note):
+            yield Text(_note_line(noted)[:width], style="yellow")
         if not each.complete:
             yield Text("  (its first entries are no longer in the stream, or beyond what is read of it)"[:width])
 
@@ -235,6 +237,11 @@ class Axis:
 def _headline(each: Timeline) -> str:
     doing = f"{each.loaded.state} after" if each.loaded.state in FINAL else f"{each.loaded.state}, for"
     return f"{each.loaded.effect_id}  {each.loaded.fields['tool']}  {doing} {_length(each.to_ms - each.from_ms)}"
+
+
+def _note_line(noted: Span) -> str:
+    at = datetime.fromtimestamp(noted.from_ms / 1000, UTC)
+    return f"  note at {at:%H:%M:%S} by {noted.actor}: {noted.note}"
 
 
 def _rows(spans: Sequence[Span]) -> list[tuple[str, list[Span]]]:

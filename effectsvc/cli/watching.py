@@ -192,7 +192,7 @@ class Follower:
 
 def _line(each: Mapping[str, Any]) -> str:
     """One entry for people."""
-    from effectsvc.cli.story import TOLD
+    from effectsvc.cli.story import SHOWN
 
     at = datetime.fromtimestamp(each["at_ms"] / 1000, UTC)
     words = [f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}", each["effect_id"], each["tool"]]
@@ -200,5 +200,5 @@ def _line(each: Mapping[str, Any]) -> str:
         return "  ".join([*words, f"is {each['to']}"])
     moved = f"{each['from'] or 'none'} -> {each['to']}" if each["to"] and each["from"] != each["to"] else ""
     attempt = f"attempt {each['attempt']}" if each["attempt"] else ""
-    told = [f"{name} {each[name]}" for name in ("rule", *TOLD) if each.get(name) not in (None, "")]
+    told = [f"{name} {each[name]}" for name in SHOWN if each.get(name) not in (None, "")]
     return "  ".join(word for word in (*words, each["op"], moved, attempt, *told) if word)

@@ -69,6 +69,7 @@ MOVES: Final = _moves(
     probe=({_U}, {_U, _F, _P}),
     resolve=({_U, _F, _D, _X}, {_C, _F, _P, _U}),
     adopt=(set(_ANY) - {_C}, {_U}),
+    note=(set(_ANY), set(_ANY)),
 )
 """Operation -> (from-states it moves, states it can end in). `propose` creates, so it is not in the table.
 

@@ -28,8 +28,11 @@ ResolveReply: TypeAlias = (
     r.Committed | r.Failed | r.Returned | r.Rerun | r.AttemptAlive | r.PartsDone | r.Already | r.Stale | r.Gone
 )
 AdoptReply: TypeAlias = r.Adopted | r.Retired | r.Already
+NoteReply: TypeAlias = r.NoteTaken | r.AlreadyTaken | r.NotesFull | r.Gone
 
-_READ = readers(late=LateReply, over=OverReply, probe=ProbeReply, resolve=ResolveReply, adopt=AdoptReply)
+_READ = readers(
+    late=LateReply, over=OverReply, probe=ProbeReply, resolve=ResolveReply, adopt=AdoptReply, note=NoteReply
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,3 +255,10 @@ class EvidenceCommands(CommandBuilder):
             entry,
         )
         return self._make(_READ["adopt"], "adopt", keys, argv)
+
+    # ---- notes -----------------------------------------------------------------------------------------------------
+
+    def note(self, effect_id: str, *, note_id: str, entry: bytes) -> Command[NoteReply]:
+        """A person's note. `note_id` is a nonce of this one note, kept through every re-send."""
+        k = self.keys
+        return self._make(_READ["note"], "note", (k.meta, k.log, k.effect(effect_id)), (effect_id, note_id, entry))

@@ -715,6 +715,32 @@ class StillAlive(Reply):
 
 
 @dataclass(frozen=True, slots=True)
+class NoteTaken(Reply):
+    """A person's note stands in the log; the effect has `count` of them."""
+
+    word: ClassVar[str] = "noted"
+    count: int
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyTaken(Reply):
+    """The same note was taken before, with this counter."""
+
+    word: ClassVar[str] = "already"
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotesFull(Reply):
+    """The effect has as many notes as one may have."""
+
+    word: ClassVar[str] = "full"
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoredEvidence(Reply):
     """Another attempt runs: its close ends committed, whatever it says."""
 

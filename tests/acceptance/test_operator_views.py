@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from effectsvc.core.decision import note_entry
 from effectsvc.errors import StoreUnavailable
 from tests.acceptance.deployment import PROJECT, until
 from tests.acceptance.desk import SECRET, Desk, desk_in
@@ -114,6 +115,53 @@ def test_a_runs_effects_stand_on_one_axis_also_those_that_are_final(desk: Desk) 
     assert desk.run("effects", "timeline", "--run", "none", "--tenant", "acme").exit_code == 6
     assert desk.run("effects", "timeline", "--run", run_id).exit_code == 2
     assert desk.run("effects", "timeline").exit_code == 2
+
+
+# ---- notes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_persons_note_is_told_by_show_and_timeline_and_moves_nothing(desk: Desk) -> None:
+    """Without what nobody sees (escapes, direction marks, line ends): it stands in the log as it is shown."""
+    effect_id = desk.unknown()
+    before = desk.fields(effect_id)
+    words = ("effects", "note", effect_id, "--reason", "so that nobody asks again")
+    typed = "they \u202ehave\u202c it,\n  ticket\x1b[2J 4711"
+    said = "they have it, ticket[2J 4711"
+    assert desk.json(*words, "--note", typed, "--dry-run")["note"] == said
+    assert desk.run(*words, "--note", typed).exit_code == 2, "nobody said yes"
+    assert desk.fields(effect_id) == before
+    told = desk.json(*words, "--note", typed, "--yes")
+    assert (told["answer"], told["notes"], told["note"]) == ("noted", 1, said)
+    after = desk.fields(effect_id)
+    assert {name: after[name] for name in before} == before
+    entry = desk.last_entry("note")
+    assert (entry["effect"], entry["note"], entry["actor"]) == (effect_id, said, "pat")
+    assert (entry["reason"], entry["actor_standing"]) == ("so that nobody asks again", "asserted")
+
+    shown = desk.json("effects", "show", effect_id)
+    assert (shown["notes"], shown["state"]) == (1, "unknown")
+    assert [(each["note"], each["actor"]) for each in shown["entries"] if each["type"] == "note"] == [(said, "pat")]
+    spans = desk.json("effects", "timeline", effect_id)["spans"]
+    assert [(each["kind"], each["actor"]) for each in spans if each["note"] == said] == [("person", "pat")]
+    for verb in ("show", "timeline"):
+        assert said in desk.run("effects", verb, effect_id, COLUMNS="120").stdout, verb
+
+
+def test_a_note_that_is_empty_long_or_holds_a_credential_is_refused(desk: Desk) -> None:
+    """And whatever another program wrote into the log as a note is shown without what nobody sees."""
+    effect_id = desk.propose()
+    for typed in ("", " \n ", "\u200b", "x" * 1001, "the key is sk-ant-api03-" + "a1B2" * 24):
+        result = desk.run("effects", "note", effect_id, "--note", typed, "--reason", "r", "--yes")
+        assert result.exit_code == 2, typed
+    assert desk.run("effects", "note", "01NOTHERE", "--note", "n", "--reason", "r", "--yes").exit_code == 6
+    assert "notes" not in desk.fields(effect_id)
+    forged = note_entry("note", by="x", at_ms=1, facts={"effect": effect_id, "note": "a\x1b]0;b\x07 \u202ec"})
+    desk.store.send(desk.commands.note(effect_id, note_id="f", entry=forged))
+    assert "note a]0;b c" in desk.run("effects", "show", effect_id).stdout
+    for number in range(49):
+        desk.store.send(desk.commands.note(effect_id, note_id=str(number), entry=forged))
+    result = desk.run("effects", "note", effect_id, "--note", "n", "--reason", "r", "--yes")
+    assert (result.exit_code, "takes no more" in result.stderr) == (4, True)
 
 
 # ---- watch -----------------------------------------------------------------------------------------------------------

@@ -193,6 +193,8 @@ resolve_run_again
 resolve_failed_with_attempts_over
   owner  failed, already: unknown>failed | already: failed contradicted
          stale: waiting pending committed refused cancelled | gone: none
+note
+  owner, other  noted, already: known | gone: none
 adopt
   epoch  adopted, already: none>unknown waiting>unknown pending>unknown unknown>unknown no>unknown | already: committed
   owner  adopted, already: none>unknown | already: known
@@ -208,6 +210,7 @@ ENTRIES = {
     **dict.fromkeys(("commit", "release", "mark_unknown"), frozenset({"outcome"})),
     "late": frozenset({"late"}),
     "over": frozenset({"over"}),
+    "note": frozenset({"note"}),
     "probe": frozenset({"reconcile"}),
     **dict.fromkeys(("resolve", "adopt"), frozenset({"resolve"})),
     **dict.fromkeys(("defer", "park", "unpark", "renew"), NOTHING),

@@ -183,3 +183,33 @@ def test_late_evidence_that_a_commit_overtook_leaves_nothing_behind(stage: Stage
     stage.commit(at, token)
     assert not {"late", "late_digest", "late_ref"} & set(stage.fields(at))
     assert stage.fields(at)["result"] == "d" * 43
+
+
+# ---- notes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_note_is_taken_once_and_moves_nothing(twins: Stage) -> None:
+    at, _ = twins.unknown(over=False)
+    before, queues = twins.fields(at), twins.queues(at)
+    command = twins.commands.note(at.effect_id, note_id="a" * 16, entry=b'{"note":"they have it"}')
+    first, second = twins.twice(command)
+    assert first == r.NoteTaken(1, int(twins.last()["n"]), twins.epoch[:16])
+    assert second == r.AlreadyTaken(first.n)
+    last = twins.last()
+    assert (last["type"], last["from"], last["to"], last["e"]) == (
+        "note",
+        "unknown",
+        "unknown",
+        '{"note":"they have it"}',
+    )
+    added = {"notes": "1", f"note:{'a' * 16}": str(first.n)}
+    assert (twins.fields(at), twins.queues(at)) == (before | added, queues)
+
+
+def test_an_effect_takes_fifty_notes_and_no_more(twins: Stage) -> None:
+    at = twins.propose()
+    notes = [twins.commands.note(at.effect_id, note_id=str(i), entry=b"note") for i in range(51)]
+    answers = twins.store.send_each(notes)
+    assert [answer.word for answer in answers] == ["noted"] * 50 + ["full"]
+    assert twins.send(notes[0]) == r.AlreadyTaken(answers[0].n)
+    assert twins.fields(at)["notes"] == "50"

@@ -261,7 +261,7 @@ def test_the_entry_is_the_last_argument_of_whatever_tells_a_log_counter(name: st
 
 WORKS_WITHOUT_MEMORY = {
     *("commit", "release", "progress", "renew", "mark_unknown", "close_read"),
-    *("late", "over", "probe", "resolve", "adopt"),
+    *("late", "over", "probe", "resolve", "adopt", "note"),
     *("cancel", "reject", "refuse", "hold", "defer", "park", "expire", "overtake"),
     *("halt_run", "freeze", "thaw", "lift", "accept", "witness", "leave_lane", "beat", "drain"),
     *("lease_export", "ack_export", "retire"),

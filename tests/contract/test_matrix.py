@@ -42,7 +42,7 @@ def test_every_operation_has_a_row_for_every_move_that_the_product_knows() -> No
         if operation(row.name) != "propose":
             made[operation(row.name)] |= {(STATE_OF.get(s, s), row.cells[s].state) for s in row.moved if s != "none"}
     for name, (before, after) in MOVES.items():
-        if name != "over":  # it leaves any state as it is
+        if name not in ("over", "note"):  # they leave any state as it is
             assert {start for start, _ in made[name]} == before - ({"unknown"} if name == "unpark" else set()), name
             assert {end for _, end in made[name]} == after - ({"unknown"} if name == "unpark" else set()), name
 
@@ -275,6 +275,8 @@ def _run(s: Subject, row: str, actor: str) -> Command[Any]:
 
 
 def _tell(s: Subject, row: str, actor: str) -> Command[Any]:
+    if row == "note":
+        return s.stage.commands.note(s.at.effect_id, note_id=f"{actor}-of-{s.situation}", entry=b"note")
     if row == "over":
         return s.stage.over(s.at, 1 if actor == "stale" else 3)
     if row == "late":
@@ -326,7 +328,7 @@ SENDERS: dict[str, Callable[[Subject, str, str], Command[Any]]] = {
     **dict.fromkeys(("cancel", "overtake"), _withdraw),
     "begin": _begin,
     **dict.fromkeys(("renew", "progress", "commit", "release", "mark_unknown"), _run),
-    **dict.fromkeys(("late", "over", "adopt"), _tell),
+    **dict.fromkeys(("late", "over", "note", "adopt"), _tell),
     "probe": _probe,
     "resolve": _resolve,
 }

@@ -73,6 +73,7 @@ OPERATIONS: dict[str, Make] = {
     "expire": lambda stage, at: stage.commands.expire(at, entry=b"expire"),
     "hold": lambda stage, at: stage.hold(at),
     "late": lambda stage, at: stage.late(at, _token(stage, at)),
+    "note": lambda stage, at: stage.commands.note(at.effect_id, note_id="one", entry=b"note"),
     "over": lambda stage, at: stage.over(at),
     "overtake": lambda stage, at: stage.commands.overtake(at, why="age", age_ms=-1, entry=b"cancel"),
     "park": lambda stage, at: stage.commands.park(at, attempt=0, reason="x"),
@@ -107,7 +108,7 @@ FROM = {
     "progress": "pending",
 }
 """A state from which the operation moves; `proposed` where none is named."""
-NEEDS_NO_LANE = {"edit", "progress"}
+NEEDS_NO_LANE = {"edit", "note", "progress"}
 NEEDS_RUN = {"begin", "cancel", "expire", "late", "overtake", "refuse", "reject", "report_probe"} | {
     "resolve_committed",
     "resolve_failed",
@@ -188,7 +189,7 @@ def test_the_bell_rings_for_what_becomes_ready(stage: Stage, redis_url: str, nam
 
 
 @pytest.mark.parametrize("state", FINAL)
-@pytest.mark.parametrize("name", sorted(set(OPERATIONS) - {"late"}))
+@pytest.mark.parametrize("name", sorted(set(OPERATIONS) - {"late", "note"}))
 def test_a_final_effect_stays_what_it_is(stage: Stage, name: str, state: str) -> None:
     at = stage.in_state(state)
     before = stage.fields(at)

@@ -196,3 +196,8 @@ class EvidenceActs(Machine):
         if wanted:
             token = self.world.token(max(1, self.world.attempt(effect_id) + ahead), epoch=epoch)
             self.world.adopt(effect_id, token, next_step)
+
+    @act(*check.OPEN, *check.FINAL, weight=1, note_id=one_of(["one", "two"]))
+    def note(self, effect_id: str, note_id: str) -> None:
+        """The same id again is the same note, sent twice."""
+        self.send(self.commands.note(effect_id, note_id=note_id, entry=b"note"))

@@ -84,6 +84,20 @@ def test_a_chart_has_a_row_for_each_attempt_and_part_and_fits_its_terminal() -> 
     assert "5.0s" not in bars["held"]
 
 
+def test_a_note_stands_in_the_chart_beside_its_moment_and_is_cut_at_the_edge() -> None:
+    said = "they have looked into it, and " + "so on " * 30
+    noted = entry(27_000, "note", ("committed", "committed"), answer="noted", actor="pat", note=said)
+    spans = spans_of([*ENTRIES, noted])
+    assert [(each.kind, each.to, each.note) for each in spans if each.note] == [("person", "noted", said)]
+    loaded = Loaded(EFFECT, {"state": "committed", "tool": "charge"}, None)
+    of = Timeline(loaded, spans, BEGAN_MS, BEGAN_MS + 27_000, complete=True)
+    lines = [line.plain for line in drawn([of], width=80)]
+    assert max(map(len, lines)) <= 80
+    [told] = [line for line in lines if "they have looked into it" in line]
+    assert told.startswith("  note at 16:00:27 by pat: ")
+    assert any(line.startswith("people") and "2: noted by pat" in line for line in lines)
+
+
 BOARD: dict[str, Any] = {
     "cell": "effects", "at_ms": BEGAN_MS, "reachable": True, "epoch_no": 3, "queued": 123_456, "in_flight": 1_234,
     "ended": {"committed": 12_345_678, "failed": 1_234, "refused": 123_456, "cancelled": 12_345},

@@ -101,6 +101,8 @@ class Effect:
     """Late evidence by attempt, so that the same is told once."""
     adopted: dict[int, str] = field(default_factory=dict, metadata=ABSENT)
     """Tokens of attempts that the log knew and the store had forgotten."""
+    notes: dict[str, int] = field(default_factory=dict, metadata=ABSENT)
+    """Counters of what people noted about it, by the note's id."""
     joined: frozenset[str] = field(default=frozenset(), metadata=ABSENT)
     """The calls that joined it."""
     parts: dict[str, Part] = field(default_factory=dict, metadata=ABSENT)
@@ -163,7 +165,10 @@ class Effect:
         found.update({f"x{number}": executor for number, executor in self.executors.items()})
         found.update({f"l{number}": seen for number, seen in self.seen.items()})
         found.update({f"a{number}": token for number, token in self.adopted.items()})
+        found.update({f"note:{note_id}": str(n) for note_id, n in self.notes.items()})
         found.update({f"j{call}": "1" for call in self.joined})
+        if self.notes:
+            found["notes"] = str(len(self.notes))
         if self.executors:
             found["alive"] = self.alive
         if self.parts:
@@ -173,7 +178,7 @@ class Effect:
     def copied(self) -> Effect:
         twin = copy.copy(self)
         twin.executors, twin.seen = dict(self.executors), dict(self.seen)
-        twin.adopted, twin.parts = dict(self.adopted), dict(self.parts)
+        twin.adopted, twin.parts, twin.notes = dict(self.adopted), dict(self.parts), dict(self.notes)
         return twin
 
     def canonical(self, now: int) -> Hashable:
@@ -184,7 +189,7 @@ class Effect:
         absent = [None if time is None else now - time for time in (self.absent_at, self.probe_at)]
         maps = tuple([tuple(sorted(m.items())) for m in (self.executors, self.seen, self.adopted)])
         parts = tuple(sorted([(name, p.phase, p.attempt, p.ref) for name, p in self.parts.items()]))
-        return plain, ahead, queued, *absent, maps, parts, self.approvers
+        return plain, ahead, queued, *absent, maps, parts, self.approvers, tuple(sorted(self.notes))
 
 
 _HASH: Final = tuple(f.name for f in fields(Effect) if f.metadata.get("in_hash", True))

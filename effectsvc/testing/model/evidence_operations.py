@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Final
 
 from effectsvc.core.states import FINAL, WAITING, State
 from effectsvc.store import replies as r
@@ -12,6 +13,7 @@ from effectsvc.store.evidence_commands import (
     Begun,
     Finding,
     LateReply,
+    NoteReply,
     OverReply,
     ProbeReply,
     ResolveReply,
@@ -19,6 +21,8 @@ from effectsvc.store.evidence_commands import (
 from effectsvc.testing.model.cell import Said, number_of
 from effectsvc.testing.model.effect import Effect, Part, Run
 from effectsvc.testing.model.effect_operations import EffectOperations
+
+MOST_NOTES: Final = 50
 
 
 class EvidenceOperations(EffectOperations):
@@ -297,3 +301,18 @@ class EvidenceOperations(EffectOperations):
         )
         self.effects[at.effect_id] = e
         return e
+
+    # ---- notes -----------------------------------------------------------------------------------------------------
+
+    def note(self, *, effect_id: str, note_id: str, entry: bytes) -> NoteReply:
+        """Any state: what a person says of the effect, beside everything else."""
+        e = self.effects.get(effect_id)
+        if e is None:
+            return r.Gone()
+        if note_id in e.notes:
+            return r.AlreadyTaken(e.notes[note_id])
+        if len(e.notes) >= MOST_NOTES:
+            return r.NotesFull(len(e.notes))
+        n, epoch = self.append("note", "noted", entry, moved=(e.state, e.state))
+        e.notes[note_id] = n
+        return r.NoteTaken(len(e.notes), n, epoch)
