@@ -122,6 +122,7 @@ def _asks(scene: Scene, i: int, hand: Hand, who: str) -> Steps:
         "apart": True,  # where a body runs is no matter here: what it was suspected of stops nothing
         "decision": "",
         "limits": NO_LIMITS,
+        "policy": "",
         "entry": b"",
     }
     yield from sent(
