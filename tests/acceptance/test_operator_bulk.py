@@ -103,8 +103,11 @@ def test_a_verdict_on_many_is_refused_for_the_one_whose_attempt_may_still_act(de
     )
     result = desk.run(*words, "--did-not-happen", "--json")
     assert result.exit_code == 4
-    told = {each["effect_id"]: each["answer"] for each in map(json.loads, result.stdout.splitlines())}
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    told = {each["effect_id"]: each["answer"] for each in lines}
     assert told == {alive: "attempt_alive", first: "failed", second: "failed"}
+    show = {"command": f"effectsvc effects show {alive}", "when": ""}
+    assert [each["next"] for each in lines] == [[show], [], []]
     assert f"effect {alive}: attempt 1 may still act" in result.stderr
     assert states(desk, alive, first, second) == ["unknown", "failed", "failed"]
     assert desk.run(*words, "--happened", "--provider-ref", "one for all").exit_code == 2
