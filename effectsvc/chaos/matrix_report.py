@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import Any, Final
+from typing import Any
 
 from effectsvc.chaos.matrix import PLACES, VICTIMS, Played, Round, Square
-
-SCHEMA_VERSION: Final = 1
 
 
 class MatrixReport:
@@ -38,7 +36,6 @@ class MatrixReport:
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values. Times in seconds after the kill."""
         return {
-            "schema_version": SCHEMA_VERSION,
             "holds": self.holds,
             "rounds": self.rounds,
             "duration_s": round(self.played.duration_s, 1),

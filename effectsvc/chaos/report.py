@@ -9,7 +9,6 @@ from typing import Any, Final
 from effectsvc.chaos.checker import Found
 from effectsvc.chaos.history import ExportedLog
 
-SCHEMA_VERSION: Final = 1
 LONG_RUN: Final = 5_000
 """From so many effects on, with every fault, a mark that was never met fails the run; shorter ones may miss one."""
 SHOWN: Final = 50
@@ -73,7 +72,6 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {
-            "schema_version": SCHEMA_VERSION,
             "holds": self.holds,
             "seed": self.seed,
             "effects": self.effects,

@@ -32,11 +32,13 @@ from effectsvc.cli import (
     watching,
     workers,
 )
-from effectsvc.cli.output import AsJson, Exit, emit
-from effectsvc.errors import EffectsvcError, StoreUnavailable
+from effectsvc.cli.output import AsJson, Exit, emit, exit_for, say
+from effectsvc.errors import EffectsvcError
 from effectsvc.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from effectsvc.settings import Settings
 
 app = typer.Typer(
@@ -70,13 +72,16 @@ app.command("freezes")(freezes.freezes)
 app.command()(top.top)
 
 
-def main() -> None:
-    """The `effectsvc` command. Exit codes: 0 done, 1 error, 2 usage, 7 store unreachable."""
+def main(words: Sequence[str] | None = None) -> None:
+    """The `effectsvc` command; without words those of this process. Ends in SystemExit, with a code of `Exit`."""
     try:
-        app()
+        app(words)
     except EffectsvcError as error:
-        typer.echo(f"effectsvc: {error}", err=True)
-        sys.exit(Exit.UNREACHABLE if isinstance(error, StoreUnavailable) else Exit.ERROR)
+        say(str(error))
+        sys.exit(exit_for(error))
+    except OSError as error:  # a file that cannot be read or written; sockets have errors of their own
+        say(f"{error.filename or 'a file'}: {error.strerror or type(error).__name__}.")
+        sys.exit(Exit.ERROR)
 
 
 def _log_to_stderr(settings: Settings) -> None:
@@ -125,9 +130,9 @@ def worker(
 
 @app.command()
 def relay() -> None:
-    """Ask for sessions where effects are ready, and sweep. Any number may run.
+    """Ask for sessions where effects are ready, and sweep. Any number may run; they wait for a store that is away.
 
-    Exit codes: 0, 1, 2, 7.
+    Exit codes: 0, 1, 2.
 
     Example: effectsvc relay
     """
@@ -150,7 +155,9 @@ def export(
 ) -> None:
     """Write the cell's decision log to files and sign it. One exports; others stand by.
 
-    Exit codes: 0, 1, 2, 7.
+    It waits for a store that is away, unless it is to export --once.
+
+    Exit codes: 0, 1, 2, 5, 7.
 
     Example: effectsvc export --log /var/lib/effectsvc/log --key-file log.key
     """

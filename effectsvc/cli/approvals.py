@@ -184,7 +184,7 @@ def approve(
     with Operator() as operator:
         check_actor_may_decide(required=operator.settings.require_verified_actor)
         loaded = operator.find(effect_id)
-        if loaded.state != State.HELD and acting().name in approved_by(operator, effect_id):
+        if loaded.state not in (State.HELD, State.REFUSED) and acting().name in approved_by(operator, effect_id):
             _end(effect_id, f"already_{loaded.state}", f"already_{loaded.state}", as_json=as_json)
         question = ask(operator, _held(operator, effect_id, as_json=as_json))
         check_may_decide(question)

@@ -59,8 +59,8 @@ def init(as_json: AsJson = False) -> None:
         return isinstance(reply, r.Created)
 
     created = asyncio.run(run())
-    record = {"cell": settings.cell, "answer": "created" if created else "already_created"}
-    emit(record, as_json=as_json, text=f"cell {settings.cell}: {'created' if created else 'already there'}")
+    answer = "created" if created else "already_created"
+    emit({"cell": settings.cell, "answer": answer}, as_json=as_json, text=f"cell {settings.cell}: {answer}")
 
 
 @cell_app.command("status")

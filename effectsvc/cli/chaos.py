@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from effectsvc.cli.output import AsJson, Exit
+from effectsvc.cli.output import AsJson, Exit, emit
 
 SIGNALLED = 128
 """A process that ends for a signal exits with this and the signal's number, as shells count."""
@@ -36,16 +36,14 @@ def chaos(
 ) -> None:
     """Blow a seeded storm over real processes, and judge it by the provider's ledger.
 
-    Exits 1 when something happened twice, is lost, or another invariant does not hold.
+    Exits 5 when something happened twice, is lost, or another invariant does not hold.
 
-    Exit codes: 0, 1, 2.
+    Exit codes: 0, 1, 2, 5.
 
     Example: effectsvc chaos --effects 2000 --seed 7
     """
     if context.invoked_subcommand is not None:
         return
-    import orjson
-
     from effectsvc.chaos.faults import chosen
     from effectsvc.chaos.storm import Wanted, blow
     from effectsvc.cli.demo import _forget_other_cells
@@ -57,12 +55,12 @@ def chaos(
         wanted = Wanted(effects, seed, kinds, minutes, directory, keeps=keep is not None)
         report = blow(wanted, interrupts=interrupts, say=_say)
     if as_json:
-        typer.echo(orjson.dumps(report.as_json()))
+        emit(report.as_json(), as_json=True, text="")
     else:
         for line in report.lines():
             typer.echo(line)
     if not report.holds:
-        raise typer.Exit(Exit.ERROR)
+        raise typer.Exit(Exit.UNVERIFIED)
 
 
 @chaos_app.command()
@@ -82,8 +80,6 @@ def matrix(
 
     Example: effectsvc chaos matrix --rounds 50
     """
-    import orjson
-
     from effectsvc.chaos.matrix import Wanted, play
     from effectsvc.chaos.matrix_report import MatrixReport
     from effectsvc.cli.demo import _forget_other_cells
@@ -94,7 +90,7 @@ def matrix(
         played = play(Wanted(rounds, side_by_side, directory), interrupts=interrupts, say=_say)
     report = MatrixReport(played, rounds=rounds)
     if as_json:
-        typer.echo(orjson.dumps(report.as_json()))
+        emit(report.as_json(), as_json=True, text="")
     else:
         for line in report.lines():
             typer.echo(line)

@@ -111,7 +111,7 @@ def _told(loaded: Loaded, handle: EffectHandle, *, as_json: bool) -> NoReturn:
         _end(loaded, error.code, f"refused: {error.message}", Exit.REFUSED, as_json=as_json)
     by = handle.effect_id
     if handle.replay != "none":
-        _end(loaded, "joined", f"{by} undoes it already.", as_json=as_json, compensation_id=by)
+        _end(loaded, "already_proposed", f"{by} undoes it already.", as_json=as_json, compensation_id=by)
     text = f"proposed: {by} undoes it; see `effectsvc effects show {by}`."
     _end(loaded, "proposed", text, as_json=as_json, compensation_id=by)
 

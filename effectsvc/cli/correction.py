@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
+from effectsvc.cli.compensation import read_arguments
 from effectsvc.cli.consent import tool_of
 from effectsvc.cli.operator import Loaded, Operator
 from effectsvc.cli.output import Exit, acting, fail
@@ -33,9 +33,8 @@ class Correction:
 
 def corrected(operator: Operator, loaded: Loaded, text: str) -> Correction:
     """Reads and checks the arguments. Ends the command for ones that the tool does not take; they are not shown."""
-    raw = Path(text[1:]).read_bytes() if text.startswith("@") else text.encode()
     tool = tool_of(operator, loaded.fields["tool"])
-    sent = tool.contract.as_published().read_sent(raw)
+    sent = tool.contract.as_published().read_sent(read_arguments(text))
     if isinstance(sent, ArgumentsRefused):
         fail(f"the arguments do not fit {tool.name!r}: {sent.message}", Exit.USAGE)
     args = tool.validate_sent(sent.canonical)

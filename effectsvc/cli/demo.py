@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from effectsvc.cli.output import AsJson, Exit
+from effectsvc.cli.output import AsJson, Exit, emit
 from effectsvc.demo.errors import DemoError
 
 NEEDED = {"aiosmtpd": "the mail system", "httpx": "the tools' HTTP client"}
@@ -29,14 +29,12 @@ def demo(
 ) -> None:
     """Watch real effects: a server, workers, providers and an afternoon of calls, some of which go wrong.
 
-    Exits 1 when a key was acted on twice, or an accepted effect is lost.
+    Exits 5 when a key was acted on twice, or an accepted effect is lost.
 
-    Exit codes: 0, 1, 2.
+    Exit codes: 0, 1, 2, 5.
 
     Example: effectsvc demo --workers 2 --keep demo-data
     """
-    import orjson
-
     from effectsvc.demo.interrupts import Interrupted, Interrupts
     from effectsvc.demo.play import play
     from effectsvc.demo.show import make_show, print_report
@@ -50,11 +48,11 @@ def demo(
         typer.echo(f"Stopped by {signal.Signals(interrupted.number).name}; nothing is left running.", err=True)
         raise typer.Exit(SIGNALLED + interrupted.number) from None
     if as_json:
-        typer.echo(orjson.dumps(report.as_json()))
+        emit(report.as_json(), as_json=True, text="")
     else:
         print_report(report)
     if not report.holds:
-        raise typer.Exit(Exit.ERROR)
+        raise typer.Exit(Exit.UNVERIFIED)
 
 
 def _check_packages() -> None:

@@ -25,7 +25,10 @@ def doctor(as_json: AsJson = False) -> None:
     from effectsvc.settings import load_settings
 
     settings = load_settings()
-    seen = look(settings, workers=_workers(settings))
+    workers, why_not = _workers(settings)
+    seen = look(settings, workers=workers)  # first: of a server that is away, one message says all
+    if why_not:
+        say(f"RQ's registrations cannot be read: {why_not}")
     found = diagnose(seen, settings)
     for finding in found:
         record = {
@@ -48,8 +51,8 @@ def doctor(as_json: AsJson = False) -> None:
         raise typer.Exit(Exit.ERROR)
 
 
-def _workers(settings: Settings) -> dict[str, int] | None:
-    """Worker processes by lane, as RQ has them; None (with a message) where RQ cannot be asked."""
+def _workers(settings: Settings) -> tuple[dict[str, int] | None, str]:
+    """Worker processes by lane, as RQ has them; None, and why, where RQ cannot be asked."""
     from effectsvc_workers.registry import workers_by_lane
 
     from effectsvc.errors import StoreUnavailable
@@ -57,6 +60,5 @@ def _workers(settings: Settings) -> dict[str, int] | None:
     try:
         counted: dict[str, int] = workers_by_lane(settings)
     except StoreUnavailable as error:
-        say(f"RQ's registrations cannot be read: {error.message}")
-        return None
-    return counted
+        return None, error.message
+    return counted, ""

@@ -185,7 +185,7 @@ def cancel(
 
 
 def _send_cancel(operator: Operator, loaded: Loaded, reason: str) -> Answer:
-    from effectsvc.cli.resolution import Answer
+    from effectsvc.cli.resolution import Answer, already
     from effectsvc.store import replies as r
 
     entry = operator.note("cancel", effect=loaded.effect_id, reason=reason)
@@ -193,13 +193,14 @@ def _send_cancel(operator: Operator, loaded: Loaded, reason: str) -> Answer:
     match reply:
         case r.Cancelled():
             return Answer("cancelled", "cancelled: nothing has happened, and nothing will.")
-        case r.Already(state):
-            code = Exit.DONE if state == State.CANCELLED else Exit.REFUSED
-            return Answer(f"already_{state}", f"already_{state}", code)
+        case r.Already(State.CANCELLED):
+            return already(State.CANCELLED)
         case r.Running():
             return Answer("running", "an attempt has begun: it finishes, and its outcome is recorded.", Exit.REFUSED)
-        case r.Unknown():
+        case r.Unknown() | r.Already(State.UNKNOWN):
             return Answer("unknown", "it is in doubt: it stays unknown, and is not begun again.", Exit.REFUSED)
+        case r.Already(state):
+            return Answer(f"is_{state}", f"it is {state}: it is not cancelled.", Exit.REFUSED)
         case _:
             return Answer(reply.word, "the effect is gone.", Exit.NOT_FOUND)
 

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Final
 
 import effectsvc
-from effectsvc.cli.output import Exit
+from effectsvc.cli.output import UNVERIFIED_CODES, Exit
 from effectsvc.client.refusals import TOLD
 from effectsvc.core.codes import ASKED, BOUNDS, OUTCOMES, REFUSALS, RESULTS, WAITS, Code
 from effectsvc.decisionlog.verifier.report import VERDICTS
@@ -94,7 +94,8 @@ def _sections() -> Iterator[str]:
         "Exceptions",
         "Only misuse and lost infrastructure raise: `error.code` is the code, `error.next_step` what to do. The "
         f"command line prints a message on stderr and exits {Exit.UNREACHABLE.value} where the store did not take the "
-        f"command, else {Exit.ERROR.value}.",
+        f"command, {Exit.UNVERIFIED.value} for {', '.join(f'`{code}`' for code in sorted(UNVERIFIED_CODES))}, else "
+        f"{Exit.ERROR.value}.",
         ("Code", "Exception", "Meaning", "What to do"),
         _exceptions(),
     )

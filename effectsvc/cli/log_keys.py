@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from effectsvc.cli.output import AsJson, Exit, Reason, Yes, actor, confirm, emit, fail
+from effectsvc.cli.output import AsJson, DryRun, Exit, Reason, Yes, actor, confirm, emit, fail
 
 keys_app = typer.Typer(help="Make, show and change the keys of a log.", no_args_is_help=True)
 
@@ -22,7 +22,7 @@ def gen(
 ) -> None:
     """Make a key. The public side is printed: give that to whoever verifies.
 
-    Exit codes: 0, 1, 2.
+    Exit codes: 0, 1, 2, 4.
 
     Example: effectsvc log keys gen log.key --name log.example/payments
     """
@@ -30,6 +30,8 @@ def gen(
 
     if cosigner and secret:
         fail("a cosigner's key is no secret of HMAC lines: choose one.", Exit.USAGE)
+    if path.exists():
+        fail(f"{path} is there already, and a key is never overwritten; choose another name.", Exit.REFUSED)
     signer = new_signer(name, kind=COSIGNATURE if cosigner else HMAC if secret else ED25519)
     save_signer(signer, path)
     shown = "none: whoever verifies needs the file itself" if secret else str(signer.vkey)
@@ -56,21 +58,31 @@ def roll_command(
     old: Annotated[Path, typer.Option("--old", help="The file of the log's key.")],
     new: Annotated[Path, typer.Option("--new", help="The file of the key that signs from now on.")],
     reason: Reason,
+    dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Change a log's key: the old one signs for the new one, and can then be destroyed. Stop the exporter first.
 
-    Exit codes: 0, 1, 2, 6.
+    Exit codes: 0, 1, 2, 5, 6.
 
     Example: effectsvc log keys roll log --old log.key --new next.key --reason "once a year"
     """
-    from effectsvc.cli.logs import origin_of
+    from effectsvc.cli.logs import check_is_log, origin_of
     from effectsvc.decisionlog.keys import load_signer
-    from effectsvc.decisionlog.roll import roll
+    from effectsvc.decisionlog.roll import Standing, roll, standing
 
-    signers = load_signer(old), load_signer(new)
-    confirm(f"From now on {signers[1].name} signs {log}.", yes=yes)
-    seen = roll(log, origin=origin_of(log), old=signers[0], new=signers[1], by=actor()["actor"], reason=reason)
+    check_is_log(log)
+    signers, origin = (load_signer(old), load_signer(new)), origin_of(log)
+    record = {"key": str(signers[1].vkey)}
+    if standing(log, origin=origin, old=signers[0], new=signers[1]) is Standing.ROLLED:
+        emit({**record, "answer": "already_rolled"}, as_json=as_json, text="already_rolled")
+        return
+    what = f"From now on {signers[1].name} signs {log}."
+    if dry_run:
+        emit({**record, "answer": "would_roll"}, as_json=as_json, text=what)
+        return
+    confirm(what, yes=yes)
+    seen = roll(log, origin=origin, old=signers[0], new=signers[1], by=actor()["actor"], reason=reason)
     text = f"rolled at size {seen.size}; give the exporter {new}, and destroy {old}."
-    emit({"size": seen.size, "key": str(signers[1].vkey)}, as_json=as_json, text=text)
+    emit({**record, "size": seen.size, "answer": "rolled"}, as_json=as_json, text=text)

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,7 @@ import typer
 
 from effectsvc.cli.log_keys import keys_app
 from effectsvc.cli.log_steps import after_verifying, recovering
-from effectsvc.cli.output import SCHEMA_VERSION, AsJson, DryRun, Exit, Reason, Yes, actor, confirm, emit, fail
+from effectsvc.cli.output import AsJson, DryRun, Exit, Reason, Yes, actor, confirm, emit, fail
 from effectsvc.cli.steps import recorded, step, tell
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def show(
 ) -> None:
     """Print records. They are not verified: `log verify` does that.
 
-    Exit codes: 0, 1, 2, 6.
+    Exit codes: 0, 1, 2, 5, 6.
 
     Example: effectsvc log show log 1200 1210
     """
@@ -147,7 +148,7 @@ def find(
 ) -> None:
     """Print the records that match. Exits 6 when there are none.
 
-    Exit codes: 0, 1, 2, 6.
+    Exit codes: 0, 1, 2, 5, 6.
 
     Example: effectsvc log find log --tool charge --since 2h
     """
@@ -173,7 +174,7 @@ def follow_command(
 ) -> None:
     """Print records as they are exported, until Ctrl-C.
 
-    Exit codes: 0, 1, 2, 6.
+    Exit codes: 0, 1, 2, 5, 6.
 
     Example: effectsvc log follow log --from 1200
     """
@@ -190,15 +191,15 @@ def follow_command(
 
 
 def _print(records: Iterable[Record], *, as_json: bool) -> int:
-    import orjson
-
     from effectsvc.decisionlog.reading import line_of, shown
 
     printed = 0
     for record in records:
         printed += 1
-        text = orjson.dumps({"schema_version": SCHEMA_VERSION, **shown(record)}) if as_json else line_of(record)
-        typer.echo(text)
+        if as_json:
+            emit(shown(record), as_json=True, text="")
+        else:
+            typer.echo(line_of(record))
         if not sys.stdout.isatty():
             sys.stdout.flush()
     return printed
@@ -209,12 +210,17 @@ def _readable(log: Path) -> Iterator[None]:
     """Tells a line that is none, and a directory that is none."""
     from effectsvc.decisionlog.record import RecordFault
 
-    if not (log / "seg").is_dir():
-        fail(f"there is no decision log in {log}.", Exit.NOT_FOUND)
+    check_is_log(log)
     try:
         yield
     except RecordFault as fault:
-        fail(f"a line of the log is no record ({fault}); see `effectsvc log verify`.", Exit.ERROR)
+        fail(f"a line of the log is no record ({fault}); see `effectsvc log verify`.", Exit.UNVERIFIED)
+
+
+def check_is_log(log: Path) -> None:
+    """Ends the command with 6 where there is none."""
+    if not (log / "seg").is_dir():
+        fail(f"there is no decision log in {log}.", Exit.NOT_FOUND)
 
 
 @log_app.command("export")
@@ -225,7 +231,7 @@ def export_command(
 ) -> None:
     """Write the log's facts in another form. The evidence stays the log itself.
 
-    Exit codes: 0, 1, 2, 6.
+    Exit codes: 0, 1, 2, 4, 5, 6.
 
     Example: effectsvc log export log --format jsonl --out records.jsonl
     """
@@ -243,7 +249,7 @@ def export_command(
             with out.open("xb") as file:
                 file.writelines(line + b"\n" for line in lines)
         except FileExistsError:
-            fail(f"{out} is there already.", Exit.USAGE)
+            fail(f"{out} is there already; write to another file.", Exit.REFUSED)
 
 
 # ---- proofs ----------------------------------------------------------------------------------------------------------
@@ -261,7 +267,7 @@ def prove(
 ) -> None:
     """Prove that one record is in the signed log, or that the log only grew.
 
-    Exit codes: 0, 1, 2, 6.
+    Exit codes: 0, 1, 2, 5, 6.
 
     Example: effectsvc log prove log 1207 --out proof.json
     """
@@ -269,12 +275,13 @@ def prove(
 
     if (index is None) == (consistent_with is None):
         fail("give a record's index, or --consistent-with SIZE.", Exit.USAGE)
-    if consistent_with is not None:
-        _write(proofs.consistency(log, old=consistent_with), out)
-    elif index is not None and tlog:
-        _write_text(proofs.tlog_proof(log, index), out)
-    elif index is not None:
-        _write(proofs.bundle(log, [index]), out)
+    with _readable(log):
+        if consistent_with is not None:
+            _write(proofs.consistency(log, old=consistent_with), out)
+        elif index is not None and tlog:
+            _write_text(proofs.tlog_proof(log, index), out)
+        elif index is not None:
+            _write(proofs.bundle(log, [index]), out)
 
 
 @log_app.command("bundle")
@@ -285,7 +292,7 @@ def bundle_command(
 ) -> None:
     """Everything that the log says of one effect, with proofs and the signed checkpoint, in one file.
 
-    Exit codes: 0, 1, 2, 6.
+    Exit codes: 0, 1, 2, 5, 6.
 
     Example: effectsvc log bundle log 01M7Q5CQG0287RKGM49KP3NJ7G --out bundle.json
     """
@@ -304,9 +311,9 @@ def check_proof(
     proof: Annotated[Path, typer.Argument(help="What `log prove` or `log bundle` wrote.")],
     key: Annotated[str, typer.Option("--key", help="The log's public key, or a file that holds it.")],
 ) -> None:
-    """Check a proof or a bundle, with the log's public key alone. Exits 1 when it does not hold.
+    """Check a proof or a bundle, with the log's public key alone. Exits 5 when it does not hold.
 
-    Exit codes: 0, 1, 2, 6.
+    Exit codes: 0, 1, 2, 5, 6.
 
     Example: effectsvc log check-proof bundle.json --key log.pub
     """
@@ -344,17 +351,18 @@ def checkpoint(
 ) -> None:
     """Print a signed checkpoint with its cosignatures: what to keep elsewhere.
 
-    Exit codes: 0, 1, 2, 6.
+    Exit codes: 0, 1, 2, 5, 6.
 
     Example: effectsvc log checkpoint log
     """
     from effectsvc.decisionlog.proofs import newest_note
     from effectsvc.decisionlog.writer import LogWriter
 
-    if sign:
-        with LogWriter(log, origin=origin_of(log), signers=[_signer(key_file, key_env)]) as writer:
-            writer.checkpoint()
-    typer.echo(newest_note(log, size), nl=False)
+    with _readable(log):
+        if sign:
+            with LogWriter(log, origin=origin_of(log), signers=[_signer(key_file, key_env)]) as writer:
+                writer.checkpoint()
+        typer.echo(newest_note(log, size), nl=False)
 
 
 @log_app.command("cosign")
@@ -368,7 +376,7 @@ def cosign_command(
 ) -> None:
     """Say as a second host that this log was seen: verify it, and sign its newest checkpoint with the time.
 
-    Exit codes: 0, 1, 2, 6.
+    Exit codes: 0, 1, 2, 5, 6.
 
     Example: effectsvc log cosign log --pin seen.pin --key-file witness.key --key log.pub
     """
@@ -376,6 +384,7 @@ def cosign_command(
 
     from effectsvc.decisionlog.cosign import cosign
 
+    check_is_log(log)
     signer = _signer(key_file, key_env)
     seen, line = cosign(log, signer=signer, pin=pin, key=_key_text(key), time_s=int(time.time()))
     record = {"origin": seen.origin, "size": seen.size, "root": seen.root.hex(), "cosignature": line.rstrip("\n")}
@@ -397,29 +406,39 @@ def prune_command(
 ) -> None:
     """Remove whole segments below a signed checkpoint; an anchor stays, so that the rest verifies.
 
-    Exit codes: 0, 1, 2, 6.
+    Exit codes: 0, 1, 2, 5, 6.
 
     Example: effectsvc log prune log --before 500000 --key-file log.key --reason "kept for a year" --dry-run
     """
-    from effectsvc.decisionlog.prune import prune
+    from effectsvc.decisionlog.errors import DecisionLogError
+    from effectsvc.decisionlog.layout import Layout
+    from effectsvc.decisionlog.prune import Pruned, prune
 
     if (before is None) != through_head:
         fail("give --before INDEX, or --through-head.", Exit.USAGE)
+    check_is_log(log)
     signers, who = [_signer(key_file, key_env)], actor()["actor"]
 
-    def run(*, dry: bool) -> Any:
-        return prune(log, signers=signers, before=before, by=who, reason=reason, key=_key_text(key), dry_run=dry)
+    def run(*, dry: bool) -> Pruned:
+        try:
+            return prune(log, signers=signers, before=before, by=who, reason=reason, key=_key_text(key), dry_run=dry)
+        except DecisionLogError as error:
+            start = min((first for first, _ in Layout(log).segments()), default=0)
+            if error.code != "nothing_to_prune" or not start:
+                raise
+            emit({"start": start, "answer": "already_pruned"}, as_json=as_json, text="already_pruned")
+            raise typer.Exit from None
 
     if dry_run or not yes:
         would = run(dry=True)
         question = f"{would.segments} segments, records {would.start} to {would.size - 1}, {would.bytes} bytes, go."
         if dry_run:
-            emit(_fields(would) | {"outcome": "dry_run"}, as_json=as_json, text=f"would remove: {question}")
+            emit({**asdict(would), "answer": "would_prune"}, as_json=as_json, text=f"would remove: {question}")
             return
         confirm(question, yes=yes)
     done = run(dry=False)
     text = f"removed {done.segments} segments, records {done.start} to {done.size - 1}; {done.open_decisions} open kept"
-    emit(_fields(done) | {"outcome": "pruned"}, as_json=as_json, text=text)
+    emit({**asdict(done), "answer": "pruned"}, as_json=as_json, text=text)
 
 
 @log_app.command("recover")
@@ -434,7 +453,7 @@ def recover_command(
 ) -> None:
     """Mend a damaged end: sealed in quarantine, exported again from the stream, else told as missing.
 
-    Exit codes: 0, 1, 2, 6, 7.
+    Exit codes: 0, 1, 2, 5, 6, 7.
 
     Example: effectsvc log recover log --key-file log.key --reason "a torn write" --dry-run
     """
@@ -443,9 +462,11 @@ def recover_command(
     from effectsvc.store.sync_store import SyncStore
 
     with Operator() as operator, SyncStore(operator.settings.redis_url) as store:
+        check_is_log(log)
         seen = damage_of(log, store, operator.commands)
         if seen is None:
-            emit({"outcome": "whole", "next": []}, as_json=as_json, text="every record is whole and there.")
+            record = {"answer": "already_whole", "next": []}
+            emit(record, as_json=as_json, text="already_whole: every record is there.")
             tell([], as_json=as_json)
             return
         how = (
@@ -457,21 +478,16 @@ def recover_command(
         text = f"{seen.good} records are whole; then: {seen.reason} Sealed: {sealed}. Back {how}."
         if dry_run:
             steps = [recovering(log)]
-            emit(_fields(seen) | {"outcome": "dry_run", "next": recorded(steps)}, as_json=as_json, text=text)
+            emit({**asdict(seen), "answer": "would_mend", "next": recorded(steps)}, as_json=as_json, text=text)
             tell(steps, as_json=as_json)
             return
         confirm(text, yes=yes)
         signers = [_signer(key_file, key_env)]
         mend(log, store, operator.commands, signers=signers, by=actor()["actor"], reason=reason)
     steps = [step("log", "verify", str(log), when="the exporter is started again")]
-    emit(_fields(seen) | {"outcome": "mended", "next": recorded(steps)}, as_json=as_json, text=f"mended. {text}")
+    record = {**asdict(seen), "answer": "mended", "next": recorded(steps)}
+    emit(record, as_json=as_json, text=f"mended. {text}")
     tell(steps, as_json=as_json)
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(value)
 
 
 def _signer(path: Path | None, variable: str | None) -> Signer:

@@ -15,6 +15,8 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, NoReturn
 
 import typer
 
+from effectsvc.errors import EffectsvcError, StoreUnavailable
+
 SCHEMA_VERSION: Final = 1
 """Raised when a field of the JSON output changes its meaning or goes away; new fields do not raise it."""
 MAX_REASON_CHARS: Final = 500
@@ -36,6 +38,17 @@ class Exit(IntEnum):
     UNVERIFIED = 5
     NOT_FOUND = 6
     UNREACHABLE = 7
+
+
+UNVERIFIED_CODES: Final = frozenset({"log_damaged", "log_note", "log_proof"})
+"""Errors that say that something is not what was written or signed."""
+
+
+def exit_for(error: EffectsvcError) -> Exit:
+    """The exit code of a command that an exception ends."""
+    if isinstance(error, StoreUnavailable):
+        return Exit.UNREACHABLE
+    return Exit.UNVERIFIED if error.code in UNVERIFIED_CODES else Exit.ERROR
 
 
 # ---- saying ----------------------------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ def release(
         answer = operator.send(operator.commands.lift(subject=subject, by="operator", entry=entry))
         words = Counter(_let_go(operator, each, reason) for each in held)
     word = "released" if isinstance(answer, r.Lifted) else "already_released"
-    emit({**record, "answer": word, "held": dict(words)}, as_json=as_json, text=word)
+    emit({**record, "answer": word, "let_go": dict(words)}, as_json=as_json, text=word)
     if words:
         say("held effects: " + ", ".join(f"{count} {each}" for each, count in sorted(words.items())) + ".")
     for effect_id in unknown:

@@ -98,7 +98,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
     Example: effectsvc tools show charge
     """
     contract, policy, digest = _find(name)
-    fields = contract.model_dump(mode="json", exclude={"input_schema", "output_schema"})
+    fields = contract.model_dump(mode="json")
     entry = None if policy is None else policy.for_tool(name).model_dump(mode="json")
     record = {"contract": fields, "policy_digest": digest or None, "policy": entry}
     lines = [contract.description, ""]
@@ -109,8 +109,8 @@ def show(name: Name, as_json: AsJson = False) -> None:
     emit(record, as_json=as_json, text="\n".join(lines))
 
 
-_TOLD = frozenset({"purpose", "use_when", "do_not_use_when", "result_means"})
-"""They are the description."""
+_TOLD = frozenset({"purpose", "use_when", "do_not_use_when", "result_means", "input_schema", "output_schema"})
+"""They are the description, or what `tools schema` prints."""
 
 
 @tools_app.command("schema")

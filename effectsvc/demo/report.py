@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any
 
 from effectsvc.demo.fixture import PlanSummary
 from effectsvc.demo.judge import Judgement
-
-SCHEMA_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,6 @@ class Report:
         """Plain JSON values. `lost`, `stranded`: effect ids; `repeated_keys`, `stray_keys`: providers' keys."""
         found = self.found
         return {
-            "schema_version": SCHEMA_VERSION,
             "holds": self.holds,
             "effects": found.effects,
             "by_state": found.by_state,

@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner, Result
-
-from effectsvc.cli.app import app
 from effectsvc.client import AsyncEffectClient
 from effectsvc.core.canonical import digest, short
 from effectsvc.core.decision import note_entry, outcome_entry
@@ -25,6 +22,7 @@ from effectsvc.store import replies as r
 from effectsvc.store.commands import Address, Commands, Read, text_map
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.sync_store import SyncStore
+from tests import command_line
 from tests.acceptance import operator_tools
 from tests.acceptance.deployment import PROJECT
 
@@ -135,10 +133,10 @@ class Desk:
 
     # ---- as an operator ----------------------------------------------------------------------------------------------
 
-    def run(self, *words: str, **environment: str) -> Result:
+    def run(self, *words: str, **environment: str) -> command_line.Ran:
         """One command, in this process."""
         given = self.stack.environment | {"EFFECTSVC_ACTOR": "pat"} | environment
-        return CliRunner().invoke(app, words, env=given, catch_exceptions=False)
+        return command_line.run(*words, environment=given)
 
     def json(self, *words: str, exit_code: int = 0, **environment: str) -> dict[str, Any]:
         """The one JSON object that a command prints."""

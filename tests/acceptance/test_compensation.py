@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from effectsvc.cli.app import app
 from effectsvc.client import EffectClient
 from effectsvc.core.effect import Caller
 from effectsvc.core.outcome import ToolResult
 from effectsvc.stack import Stack
+from tests import command_line
 from tests.acceptance import undoable_tools
 from tests.acceptance.deployment import PROJECT, until
 
@@ -39,9 +38,9 @@ class Desk:
             assert record is not None
             return effect.effect_id, effect._handle.occurrence, result
 
-    def run(self, *words: str) -> Result:
+    def run(self, *words: str) -> command_line.Ran:
         given = self.stack.environment | {"EFFECTSVC_ACTOR": "pat"}
-        return CliRunner().invoke(app, ("effects", *words), env=given, catch_exceptions=False)
+        return command_line.run("effects", *words, environment=given)
 
     def json(self, *words: str, exit_code: int = 0) -> dict[str, Any]:
         result = self.run(*words, "--json")

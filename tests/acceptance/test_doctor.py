@@ -13,9 +13,7 @@ from typing import Any
 import orjson
 import pytest
 from redis import Redis
-from typer.testing import CliRunner
 
-from effectsvc.cli.app import app
 from effectsvc.diagnosis import Finding, diagnose, promise
 from effectsvc.doctor import look
 from effectsvc.embedded import EmbeddedServer
@@ -25,6 +23,7 @@ from effectsvc.settings import Settings, load_settings
 from effectsvc.store.commands import Commands
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.sync_store import SyncStore
+from tests import command_line
 from tests.contract.stage import Stage
 
 
@@ -285,11 +284,11 @@ def test_the_command_prints_each_finding_and_the_promise_last_and_exits_by_dange
         "EFFECTSVC_TOPOLOGY": "single",
         "EFFECTSVC_STATE_DIR": str(settings.state_dir),
     }
-    healthy = CliRunner().invoke(app, ["doctor"], env=environment)
+    healthy = command_line.run("doctor", environment=environment)
     assert healthy.exit_code == 0, healthy.output
     assert healthy.stdout.splitlines()[-1] == "begin is durable on this node (fsync per reply), not replicated"
     redis.config_set("maxmemory-policy", "allkeys-lru")
-    sick = CliRunner().invoke(app, ["doctor", "--json"], env=environment)
+    sick = command_line.run("doctor", "--json", environment=environment)
     assert sick.exit_code == 1
     records = [json.loads(line) for line in sick.stdout.splitlines()]
     assert records[0]["code"] == "evicts"

@@ -188,8 +188,19 @@ def test_what_has_begun_is_not_cancelled(desk: Desk) -> None:
     desk.begin(running)
     assert desk.json("effects", "cancel", running, "--reason", "r", "--yes", exit_code=4)["answer"] == "running"
     in_doubt = desk.unknown()
-    assert desk.json("effects", "cancel", in_doubt, "--reason", "r", "--yes", exit_code=4)["answer"] == "unknown"
+    for _ in range(2):
+        assert desk.json("effects", "cancel", in_doubt, "--reason", "r", "--yes", exit_code=4)["answer"] == "unknown"
     assert desk.fields(in_doubt)["state"] == "unknown"
+
+
+def test_what_has_happened_is_not_cancelled(desk: Desk) -> None:
+    """Exit 4, and no word that sounds as if it were done already."""
+    effect_id = desk.unknown()
+    resolve = ("effects", "resolve", effect_id, "--happened", "--provider-ref", "r", "--reason", "r", "--yes")
+    assert desk.json(*resolve)["answer"] == "committed"
+    cancel = ("effects", "cancel", effect_id, "--reason", "r", "--yes")
+    assert desk.json(*cancel, exit_code=4)["answer"] == "is_committed"
+    assert desk.json(*cancel, "--dry-run", exit_code=4)["answer"] == "is_committed"
 
 
 def test_nothing_changes_without_yes_where_nobody_can_be_asked_nor_in_a_dry_run(desk: Desk) -> None:

@@ -12,9 +12,7 @@ from typing import Any
 
 import orjson
 import pytest
-from typer.testing import CliRunner, Result
 
-from effectsvc.cli.app import app
 from effectsvc.client import Run
 from effectsvc.client.proposing import Asked, prepare_under
 from effectsvc.core.states import State
@@ -22,6 +20,7 @@ from effectsvc.policy.rulebook import Rulebook
 from effectsvc.store.commands import Read
 from tests.acceptance import authorizer_for_tests
 from tests.acceptance.deployment import CALLER, PROJECT, Deployment, case, soon
+from tests.command_line import Ran, run
 
 OPEN = """
 [tool.upload]
@@ -42,16 +41,16 @@ def deployment(deploy: Callable[..., Deployment]) -> Deployment:
 
 
 @pytest.fixture
-def cli(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+def cli(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
     """Runs one command as an operator of this deployment."""
     for name, value in deployment.environment.items():
         if name.startswith("EFFECTSVC_"):
             monkeypatch.setenv(name, value)
     monkeypatch.setenv("EFFECTSVC_ACTOR", "pat")
-    return lambda *words: CliRunner().invoke(app, list(words))
+    return run
 
 
-def push(cli: Callable[..., Result], tmp_path: Path, text: str) -> dict[str, Any]:
+def push(cli: Callable[..., Ran], tmp_path: Path, text: str) -> dict[str, Any]:
     file = tmp_path / "policy.toml"
     file.write_text(text, encoding="utf-8")
     result = cli("policy", "push", str(file), "--reason", "a test", "--yes", "--json")
@@ -77,7 +76,7 @@ def _log(deployment: Deployment) -> list[dict[str, Any]]:
 
 
 async def test_running_workers_judge_by_a_pushed_policy_and_a_replay_is_refused(
-    deployment: Deployment, cli: Callable[..., Result], tmp_path: Path
+    deployment: Deployment, cli: Callable[..., Ran], tmp_path: Path
 ) -> None:
     """Without a policy it runs. With one that denies, workers refuse it, and its stored answer is refused too."""
     async with deployment.client() as client:
@@ -116,7 +115,7 @@ async def test_running_workers_judge_by_a_pushed_policy_and_a_replay_is_refused(
 
 
 async def test_what_waited_is_judged_anew_under_the_policy_at_its_begin(
-    deployment: Deployment, cli: Callable[..., Result], tmp_path: Path
+    deployment: Deployment, cli: Callable[..., Ran], tmp_path: Path
 ) -> None:
     """Proposed for later under a policy that allows it; the policy changes; at its time a worker refuses it."""
     push(cli, tmp_path, OPEN)
@@ -131,7 +130,7 @@ async def test_what_waited_is_judged_anew_under_the_policy_at_its_begin(
 
 
 async def test_a_tool_without_an_entry_is_held_for_a_person(
-    deployment: Deployment, cli: Callable[..., Result], tmp_path: Path
+    deployment: Deployment, cli: Callable[..., Ran], tmp_path: Path
 ) -> None:
     record = push(cli, tmp_path, OPEN.replace("[tool.upload]\nrisk_tier = 2\n", ""))
     assert record["unlisted"] == ["upload"]
@@ -144,7 +143,7 @@ async def test_a_tool_without_an_entry_is_held_for_a_person(
 
 
 async def test_a_worker_asks_the_operators_authorizer_right_before_begin(
-    deployment: Deployment, cli: Callable[..., Result], tmp_path: Path
+    deployment: Deployment, cli: Callable[..., Ran], tmp_path: Path
 ) -> None:
     """It permits one, forbids one, and cannot be asked about one, which waits and halts nothing."""
     push(cli, tmp_path, OPEN)
@@ -170,7 +169,7 @@ async def test_a_worker_asks_the_operators_authorizer_right_before_begin(
 
 
 def test_a_policy_is_written_from_the_contracts_checked_and_shown(
-    cli: Callable[..., Result], tmp_path: Path, deployment: Deployment
+    cli: Callable[..., Ran], tmp_path: Path, deployment: Deployment
 ) -> None:
     """`init` writes what `check` accepts and never overwrites; `push` twice says so; `show` shows it."""
     push(cli, tmp_path, DENIED)
@@ -196,9 +195,7 @@ def test_a_policy_is_written_from_the_contracts_checked_and_shown(
     assert (entry["actor"], entry["reason"], entry["digest"]) == ("pat", "a test", checked["digest"])
 
 
-def test_every_fault_of_a_file_is_told_with_its_line_and_both_values(
-    cli: Callable[..., Result], tmp_path: Path
-) -> None:
+def test_every_fault_of_a_file_is_told_with_its_line_and_both_values(cli: Callable[..., Ran], tmp_path: Path) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text('[tool.upload]\nrisk_tier = 1\nreversibility = "reversible"\n[tool.uplaod]\n', encoding="utf-8")
     for words in (("check", str(file)), ("push", str(file), "--reason", "x", "--yes")):
@@ -213,7 +210,7 @@ def test_every_fault_of_a_file_is_told_with_its_line_and_both_values(
 
 
 def test_a_policy_is_checked_against_what_the_cell_has_where_the_code_is_not(
-    cli: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("EFFECTSVC_TOOLS")
     file = tmp_path / "policy.toml"
@@ -222,7 +219,7 @@ def test_a_policy_is_checked_against_what_the_cell_has_where_the_code_is_not(
     assert (record["ok"], record["source"]) == (True, "cell effects")
 
 
-def test_tools_are_listed_shown_and_printed_as_a_model_sees_them(cli: Callable[..., Result], tmp_path: Path) -> None:
+def test_tools_are_listed_shown_and_printed_as_a_model_sees_them(cli: Callable[..., Ran], tmp_path: Path) -> None:
     """The strictest of contract and policy; a schema for each model API."""
     push(cli, tmp_path, OPEN)
     listed = {each["tool"]: each for each in map(json.loads, cli("tools", "list", "--json").stdout.splitlines())}

@@ -18,13 +18,12 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from typer.testing import CliRunner
 
 from effectsvc import Caller, EffectClient, ToolResult
-from effectsvc.cli.app import app
 from effectsvc.client.sync_client import SyncRun
 from effectsvc.stack import Stack
 from effectsvc.store.keys import CellKeys
+from tests import command_line
 from tests.acceptance import appointment_tools
 from tests.acceptance.appointments import SECRET, Kind, Scheduling
 from tests.acceptance.deployment import PROJECT
@@ -62,7 +61,7 @@ class Office:
     def operator(self, *words: str, exit_code: int = 0) -> dict[str, Any]:
         """The JSON that one command of a person prints."""
         given = self.stack.environment | {"EFFECTSVC_ACTOR": "pat"}
-        result = CliRunner().invoke(app, (*words, "--json"), env=given, catch_exceptions=False)
+        result = command_line.run(*words, "--json", environment=given)
         assert result.exit_code == exit_code, result.output
         record: dict[str, Any] = json.loads(result.stdout)
         return record
@@ -245,7 +244,7 @@ def test_a_letter_with_the_models_own_words_is_read_by_a_person_and_sent_as_it_w
         assert shown["shows"] == "rendering"
         assert "Please bring your papers." in shown["effect"]["text"]
         words = ("approvals", "approve", letter.effect_id, "--reason", "it is right", "--yes", "--digest")
-        refused = CliRunner().invoke(app, (*words, "0" * 64), env=office.stack.environment | {"EFFECTSVC_ACTOR": "pat"})
+        refused = command_line.run(*words, "0" * 64, environment=office.stack.environment | {"EFFECTSVC_ACTOR": "pat"})
         assert refused.exit_code == 4
         assert office.provider.kinds(patient) == []
         assert office.operator(*words, shown["digest"])["answer"] == "approved"

@@ -10,9 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from typer.testing import CliRunner
 
-from effectsvc.cli.app import app
 from effectsvc.core.decision import note_entry
 from effectsvc.core.identity import run_digest
 from effectsvc.decisionlog import verify
@@ -22,6 +20,7 @@ from effectsvc.decisionlog.recovery import rollbacks
 from effectsvc.embedded import EmbeddedServer
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Read
+from tests import command_line
 from tests.decisionlog import stranger
 from tests.decisionlog.conftest import Opened
 from tests.decisionlog.feeder import Feeder, replication_id
@@ -220,10 +219,10 @@ def test_cell_recover_takes_back_what_the_log_knows_and_refuses_a_changed_log(
     lines = read_lines(changed)
     lines[3] = edited(lines[3], lambda value: value["e"].update(at_ms=7))
     put_lines(changed, lines)
-    refused = CliRunner().invoke(app, [*words, str(changed)], env=environment)
+    refused = command_line.run(*words, changed, environment=environment)
     assert refused.exit_code == 4
     assert is_frozen(feeder)
-    done = CliRunner().invoke(app, [*words, str(tmp_path / "log")], env=environment)
+    done = command_line.run(*words, tmp_path / "log", environment=environment)
     assert done.exit_code == 0, done.output
     record = json.loads(done.stdout)
     assert (record["answer"], record["adopted"]) == ("recovered", 2)

@@ -11,15 +11,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner
-
-from effectsvc.cli.app import app
 from effectsvc.client import AsyncEffectClient
 from effectsvc.embedded import EmbeddedServer
 from effectsvc.settings import load_settings
 from effectsvc.store.commands import Read, text_map
 from effectsvc.store.safety import info_map
 from effectsvc.store.sync_store import SyncStore
+from tests import command_line
 from tests.acceptance import tools_for_tests
 from tests.acceptance.deployment import Deployment, until
 from tests.fault import askable_tools
@@ -187,6 +185,6 @@ class Failover(Deployment):
         """Runs a command of the command line on one host with --json: its exit status, and the object that it told."""
         environment = self.environment | {"EFFECTSVC_STATE_DIR": str(self.directory / host)}
         # In this process: a new one takes a second to start, and nothing of it is about the store.
-        ran = await asyncio.to_thread(CliRunner().invoke, app, [*words, "--json"], env=environment)
+        ran = await asyncio.to_thread(command_line.run, *words, "--json", environment=environment)
         assert ran.stdout, ran.stderr
         return ran.exit_code, json.loads(ran.stdout)

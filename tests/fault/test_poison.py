@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from effectsvc.cli.app import app
 from effectsvc.client import AsyncEffectClient, EffectHandle, Run
 from effectsvc.core.effect import Caller
 from effectsvc.stack import Stack
 from effectsvc.store.commands import Commands, Read, text_map
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.sync_store import SyncStore
+from tests import command_line
 from tests.acceptance.deployment import PROJECT, soon
 from tests.fault import poison_tools
 
@@ -64,7 +63,7 @@ class Pool:
     def say(self, *words: str, exit_code: int = 0) -> list[dict[str, Any]]:
         """What an operator's command prints as JSON."""
         environment = self.stack.environment | {"EFFECTSVC_ACTOR": "pat"}
-        result = CliRunner().invoke(app, [*words, "--json"], env=environment, catch_exceptions=False)
+        result = command_line.run(*words, "--json", environment=environment)
         assert result.exit_code == exit_code, result.output
         return [json.loads(line) for line in result.stdout.splitlines()]
 
@@ -131,7 +130,7 @@ async def test_what_kills_its_process_is_quarantined_bystanders_are_not_and_the_
         assert len(pool.runs("poison")) == 4
         (pool.directory / "healed").touch()
         (released,) = pool.say("quarantine", "release", again.effect.effect_id, *REASON, "--yes")
-        assert (released["answer"], released["held"]) == ("released", {"proposed": 1})
+        assert (released["answer"], released["let_go"]) == ("released", {"proposed": 1})
         assert pool.say("quarantine", "release", subject, *REASON, "--yes")[0]["answer"] == "already_released"
         held = await run.effect(tool_call_id="call_2")
         assert held is not None

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from effectsvc.cli.app import app
 from effectsvc.settings import Settings
 from effectsvc.settings_shown import masked_url
+from tests import command_line
 
 
 def shown(*words: str, **environment: str) -> str:
-    answer = CliRunner().invoke(app, ["config", "show", *words], env=environment)
+    answer = command_line.run("config", "show", *words, environment=environment)
     assert answer.exit_code == 0, answer.output
     return answer.output
 
