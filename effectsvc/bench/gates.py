@@ -69,7 +69,7 @@ class GateCost:
 
     def record(self) -> dict[str, object]:
         """As `--json` prints it."""
-        return {"schema_version": 1, **asdict(self)}
+        return asdict(self)
 
 
 def gate_cost() -> GateCost:

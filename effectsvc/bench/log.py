@@ -37,6 +37,7 @@ EPOCH: Final = "0" * 16
 class LogRow:
     """The rates of one run. Those `per_core_s` are per second of this process's own processor time."""
 
+    workload: str = "log"
     records: int
     line_bytes: float
     export_rate: float
@@ -52,8 +53,7 @@ class LogRow:
 
     def record(self) -> dict[str, object]:
         """As `--json` prints it; figures with four significant digits."""
-        shown = {name: _rounded(value) for name, value in asdict(self).items()}
-        return {"schema_version": 1, "workload": "log"} | shown
+        return {name: _rounded(value) for name, value in asdict(self).items()}
 
 
 def measure_log(*, records: int, directory: Path | None, say: Callable[[str], None]) -> LogRow:

@@ -106,7 +106,7 @@ class Row:
 
     def record(self) -> dict[str, object]:
         """As `--json` prints it; figures with four significant digits."""
-        return {"schema_version": 1} | {name: _short(value) for name, value in asdict(self).items()}
+        return {name: _short(value) for name, value in asdict(self).items()}
 
 
 def _short(value: object) -> object:

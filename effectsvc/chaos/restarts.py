@@ -274,7 +274,6 @@ def lines_of(done: Restarted) -> Iterator[str]:
 def as_json(done: Restarted) -> dict[str, Any]:
     """Plain JSON values, times in seconds."""
     return {
-        "schema_version": 1,
         "holds": done.holds,
         "restarts": [
             {

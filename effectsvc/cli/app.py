@@ -26,6 +26,7 @@ from effectsvc.cli import (
     policy,
     quarantine,
     runs,
+    schema,
     timeline,
     tools,
     top,
@@ -68,6 +69,7 @@ app.command()(demo.demo)
 app.command()(doctor.doctor)
 app.command()(freezes.freeze)
 app.command()(freezes.thaw)
+app.command()(schema.schema)
 app.command("freezes")(freezes.freezes)
 app.command()(top.top)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from effectsvc.cli.output import AsJson, Exit
+from effectsvc.cli.output import AsJson, Exit, emit
 
 if TYPE_CHECKING:
     from effectsvc.bench.measure import Row
@@ -52,8 +52,6 @@ def bench(
 
     Example: effectsvc bench --workload noop --seconds 10
     """
-    import orjson
-
     from effectsvc.bench.measure import Plan, measure
     from effectsvc.bench.workloads import WORKLOADS
 
@@ -81,7 +79,7 @@ def bench(
         for row in measure(WORKLOADS[name], plan, say=lambda text: typer.echo(text, err=True)):
             rows.append(row)
             if as_json:
-                typer.echo(orjson.dumps(row.record()))
+                emit(row.record(), as_json=True, text="")
     if not as_json:
         _print_table(rows)
     if any(row.not_committed for row in rows):
@@ -91,8 +89,6 @@ def bench(
 
 def _bench_gates(*, as_json: bool) -> None:
     """Prints the gates' cost, and says when it is above its limit."""
-    import orjson
-
     from effectsvc.bench.gates import gate_cost
 
     cost = gate_cost()
@@ -100,15 +96,13 @@ def _bench_gates(*, as_json: bool) -> None:
         f"gates: {cost.gates} judged in {cost.client_us:.1f} us per call by the client, {cost.worker_us:.1f} us by the "
         f"worker (limit {cost.limit_us:g} us, Python {cost.python})"
     )
-    typer.echo(orjson.dumps(cost.record()) if as_json else text)
+    emit(cost.record(), as_json=as_json, text=text)
     if not cost.is_within:
         typer.echo("effectsvc: the gates cost more than their limit on this machine.", err=True)
 
 
 def _bench_log(effects: int, directory: Path | None, *, as_json: bool) -> None:
     """Prints how fast the decision log is exported and verified; three records for each effect."""
-    import orjson
-
     from effectsvc.bench.log import measure_log
 
     row = measure_log(records=3 * effects, directory=directory, say=lambda text: typer.echo(text, err=True))
@@ -119,7 +113,7 @@ def _bench_log(effects: int, directory: Path | None, *, as_json: bool) -> None:
         f"verified {row.verify_rate:,.0f}/s ({row.verify_per_core_s:,.0f} per second of a core); "
         f"memory at each fifth {exporting} MB while it exports, {verifying} MB while it verifies; {row.verdict}"
     )
-    typer.echo(orjson.dumps(row.record()) if as_json else text)
+    emit(row.record(), as_json=as_json, text=text)
 
 
 _COLUMNS = (

@@ -111,14 +111,12 @@ def restarts(
 ) -> None:
     """Restart the server under idle and busy workers, and print how soon after each they take work again.
 
-    Exits 1 when one takes longer than 10 s, a worker process has ended, or an invariant does not hold.
+    Exits 5 when one takes longer than 10 s, a worker process has ended, or an invariant does not hold.
 
-    Exit codes: 0, 1, 2.
+    Exit codes: 0, 1, 2, 5.
 
     Example: effectsvc chaos restarts --restarts 20 --away 0,5,30
     """
-    import orjson
-
     from effectsvc.chaos import restarts as drill
     from effectsvc.cli.demo import _forget_other_cells
     from effectsvc.demo.interrupts import Interrupts
@@ -132,12 +130,12 @@ def restarts(
     with _told_when_stopped(), Interrupts() as interrupts, _data_directory(keep) as directory:
         done = drill.play(drill.Wanted(restarts, away_s, directory), interrupts=interrupts, say=_say)
     if as_json:
-        typer.echo(orjson.dumps(drill.as_json(done)))
+        emit(drill.as_json(done), as_json=True, text="")
     else:
         for line in drill.lines_of(done):
             typer.echo(line)
     if not done.holds:
-        raise typer.Exit(Exit.ERROR)
+        raise typer.Exit(Exit.UNVERIFIED)
 
 
 def _say(text: str) -> None:

@@ -465,8 +465,8 @@ def recover_command(
         check_is_log(log)
         seen = damage_of(log, store, operator.commands)
         if seen is None:
-            record = {"answer": "already_whole", "next": []}
-            emit(record, as_json=as_json, text="already_whole: every record is there.")
+            whole: dict[str, Any] = {"answer": "already_whole", "next": []}
+            emit(whole, as_json=as_json, text="already_whole: every record is there.")
             tell([], as_json=as_json)
             return
         how = (
@@ -485,7 +485,7 @@ def recover_command(
         signers = [_signer(key_file, key_env)]
         mend(log, store, operator.commands, signers=signers, by=actor()["actor"], reason=reason)
     steps = [step("log", "verify", str(log), when="the exporter is started again")]
-    record = {**asdict(seen), "answer": "mended", "next": recorded(steps)}
+    record: dict[str, Any] = {**asdict(seen), "answer": "mended", "next": recorded(steps)}
     emit(record, as_json=as_json, text=f"mended. {text}")
     tell(steps, as_json=as_json)
 

@@ -21,9 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from typer.testing import CliRunner
-
-from effectsvc.cli.app import app
 from effectsvc.cli.steps import NOTHING_LEFT, Step
 from effectsvc.client import EffectClient
 from effectsvc.core.effect import Caller, Payload
@@ -34,6 +31,7 @@ from effectsvc.store.commands import Commands, Read, text_map
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.sync_store import SyncStore
 from effectsvc.testing import HttpProvider
+from tests import command_line
 from tests.acceptance import night_tools
 from tests.acceptance.deployment import PROJECT, until
 
@@ -186,7 +184,7 @@ class Night(Stack):
 
     def stages(self, effect_id: str) -> list[str]:
         """Of the story that `effects show` tells, in its order."""
-        ran = CliRunner().invoke(app, ["effects", "show", effect_id, "--json"], env=self.environment)
+        ran = command_line.run("effects", "show", effect_id, "--json", environment=self.environment)
         return [entry["stage"] for entry in json.loads(ran.stdout)["entries"]]
 
     def verified(self) -> Report:
@@ -277,7 +275,7 @@ class Watch:
     def _text(self, words: list[str]) -> str:
         if self.on_a_terminal:
             return typed_on_a_terminal(words, self.environment)
-        ran = CliRunner().invoke(app, words, env=self.environment, catch_exceptions=False)
+        ran = command_line.run(*words, environment=self.environment)
         assert ran.exit_code != 2, ran.output  # a step that is printed can be typed as it is
         return ran.stdout + ran.stderr
 
@@ -287,7 +285,7 @@ class Watch:
 
     def _json_steps(self, words: list[str]) -> list[Step]:
         """The same command for a program: the steps of its one object, or of a list's first object that has any."""
-        ran = CliRunner().invoke(app, [*words, "--json"], env=self.environment, catch_exceptions=False)
+        ran = command_line.run(*words, "--json", environment=self.environment)
         objects: Iterator[dict[str, Any]] = map(json.loads, ran.stdout.splitlines())
         steps = next((each["next"] for each in objects if each.get("next")), [])
         return [Step(**each) for each in steps]

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.command_line import check_json
+
 FIELDS = {
     "schema_version", "workload", "durability", "effects", "not_committed", "seconds", "rate", "bare_rate", "ratio",
     "p50_ms", "p99_ms", "bare_p50_ms", "cpu_ms_per_effect", "cpu_ms_by_process", "redis_commands_per_effect",
@@ -27,6 +29,7 @@ def run_bench(*options: str, directory: Path) -> subprocess.CompletedProcess[str
 
 def rows_of(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     assert done.returncode == 0, done.stderr
+    check_json(["bench", "--json"], done.stdout)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 

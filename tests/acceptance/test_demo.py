@@ -21,6 +21,7 @@ from effectsvc.demo.case_system import LEDGER_NAME as CASES_LEDGER
 from effectsvc.demo.fixture import Step, load_afternoon, plan_summary
 from effectsvc.demo.ledger import Ledger
 from effectsvc.demo.mail_system import LEDGER_NAME as MAIL_LEDGER
+from tests.command_line import check_json
 from tests.decisionlog import stranger
 
 MARK = "DEMO_TEST_MARK"
@@ -135,6 +136,7 @@ def test_a_short_demo_comes_to_what_its_calls_mean_and_keeps_its_data(demos: Any
     demo = demos("--calls", "60", "--json", "--keep", str(kept))
     code, out = demo.result()
     assert code == 0, demo.stderr.read_text()
+    check_json(["demo", "--json"], out)
     told = orjson.loads(out)
     check_numbers(told, load_afternoon()[:60])
     assert demo.left_behind() == []

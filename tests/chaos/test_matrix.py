@@ -12,11 +12,13 @@ import pytest
 
 from effectsvc.chaos.matrix import PLACES, VICTIMS
 from tests.chaos.test_storm import ENDS_WITHIN_S, left_behind, run_chaos
+from tests.command_line import check_json
 
 
 def _matrix(tmp_path: Path, *words: str, mark: str, seconds: float) -> dict[str, Any]:
     process = run_chaos("matrix", "--json", *words, mark=mark, stderr=tmp_path / "stderr")
     out, _ = process.communicate(timeout=seconds)
+    check_json(["chaos", "matrix", "--json"], out)
     report: dict[str, Any] = orjson.loads(out)
     assert process.returncode == (0 if report["holds"] else 5), (tmp_path / "stderr").read_text()
     return report

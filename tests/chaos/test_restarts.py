@@ -10,6 +10,7 @@ import pytest
 
 from effectsvc.chaos.restarts import RESUME_WITHIN_S, plan
 from tests.chaos.test_storm import left_behind, run_chaos
+from tests.command_line import check_json
 
 
 def _restarts(tmp_path: Path, *words: str, mark: str, seconds: float) -> dict[str, Any]:
@@ -18,8 +19,9 @@ def _restarts(tmp_path: Path, *words: str, mark: str, seconds: float) -> dict[st
     told = (tmp_path / "stderr").read_text()
     print(told)
     assert out, told
+    check_json(["chaos", "restarts", "--json"], out)
     report: dict[str, Any] = orjson.loads(out)
-    assert process.returncode == (0 if report["holds"] else 1), told
+    assert process.returncode == (0 if report["holds"] else 5), told
     return report
 
 

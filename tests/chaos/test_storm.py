@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.command_line import check_json
 from tests.decisionlog import stranger
 
 MARK = "CHAOS_TEST_MARK"
@@ -45,8 +46,9 @@ def left_behind(mark: str) -> list[str]:
 def storm(tmp_path: Path, *words: str, mark: str, seconds: float) -> dict[str, Any]:
     process = run_chaos("--json", *words, mark=mark, stderr=tmp_path / "stderr")
     out, _ = process.communicate(timeout=seconds)
+    check_json(["chaos", "--json"], out)
     report: dict[str, Any] = orjson.loads(out)
-    assert process.returncode == (0 if report["holds"] else 1), (tmp_path / "stderr").read_text()
+    assert process.returncode == (0 if report["holds"] else 5), (tmp_path / "stderr").read_text()
     return report
 
 

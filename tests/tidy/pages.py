@@ -7,6 +7,7 @@ from typing import Final
 
 from effectsvc.cli import error_reference as errors
 from effectsvc.cli import reference as commands
+from effectsvc.cli import schema_reference as records
 from effectsvc.metrics import table_page
 from effectsvc.policy.reference import reference as contract_and_policy
 from effectsvc.settings_shown import settings_page
@@ -17,6 +18,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "commands.md": commands.page,
     "contract-and-policy.md": contract_and_policy,
     "errors.md": errors.page,
+    "json.md": records.page,
     "metrics.md": table_page,
     "rules.md": rules_page.page,
     "settings.md": settings_page,
