@@ -35,7 +35,6 @@ from effectsvc.cli import (
 )
 from effectsvc.cli.output import AsJson, Exit, emit, exit_for, say
 from effectsvc.errors import EffectsvcError
-from effectsvc.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,6 +99,8 @@ def version(as_json: AsJson = False) -> None:
 
     Example: effectsvc version --json
     """
+    from effectsvc.version import __version__
+
     emit({"version": __version__}, as_json=as_json, text=__version__)
 
 
