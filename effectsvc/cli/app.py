@@ -15,6 +15,7 @@ from effectsvc.cli import (
     cells,
     chaos,
     compensation,
+    completion,
     config,
     demo,
     doctor,
@@ -106,7 +107,9 @@ def version(as_json: AsJson = False) -> None:
 
 @app.command()
 def worker(
-    lanes: Annotated[str | None, typer.Option(help="Lanes to serve, comma-separated.")] = None,
+    lanes: Annotated[
+        str | None, typer.Option(help="Lanes to serve, comma-separated.", autocompletion=completion.lanes)
+    ] = None,
     processes: Annotated[int, typer.Option(min=1, help="Worker processes under one supervisor.")] = 1,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Effects in flight per process.")] = None,
     burst: Annotated[bool, typer.Option(help="Leave when the lanes are empty.")] = False,

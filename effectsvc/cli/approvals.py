@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from effectsvc.cli import completion
 from effectsvc.cli.bulk import (
     LIMITED,
     EffectOrNone,
@@ -55,7 +56,7 @@ LISTED = 1_000
 
 @approvals_app.command("list")
 def list_(
-    tool: Annotated[str | None, typer.Option(help="Only this tool's.")] = None,
+    tool: Annotated[str | None, typer.Option(autocompletion=completion.tools, help="Only this tool's.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
     as_json: AsJson = False,
 ) -> None:

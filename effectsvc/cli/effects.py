@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from effectsvc.cli import completion
 from effectsvc.cli.bulk import (
     LIMITED,
     EffectOrNone,
@@ -51,7 +52,7 @@ EffectId = Annotated[str, typer.Argument(metavar="E", help="The effect's id.")]
 @effects_app.command("list")
 def list_(
     state: Annotated[State | None, typer.Option(help="Only effects in this state.")] = None,
-    tool: Annotated[str | None, typer.Option(help="Only this tool's.")] = None,
+    tool: Annotated[str | None, typer.Option(autocompletion=completion.tools, help="Only this tool's.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
     run: Annotated[str | None, typer.Option(help="Only this run's; needs --tenant.")] = None,
     agent: Annotated[str | None, typer.Option(help="Only this agent's.")] = None,

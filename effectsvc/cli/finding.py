@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from effectsvc.cli import completion
 from effectsvc.cli.compensation import Arguments, read_arguments
 from effectsvc.cli.output import AsJson, Exit, emit, fail, print_table, say, span
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def find(
-    tool: Annotated[str, typer.Option(help="The tool.")],
+    tool: Annotated[str, typer.Option(autocompletion=completion.tools, help="The tool.")],
     arguments: Arguments,
     tenant: Annotated[str, typer.Option(help="The tenant.")],
     subject: Annotated[

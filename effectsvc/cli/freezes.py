@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from effectsvc.cli import completion
 from effectsvc.cli.output import (
     AsJson,
     DryRun,
@@ -39,7 +40,9 @@ class Scope(StrEnum):
 def freeze(
     scope: Annotated[Scope, typer.Argument(help="What to freeze.")],
     reason: Reason,
-    target: Annotated[str, typer.Argument(help="Which tenant, tool or agent; none for the fleet.")] = "",
+    target: Annotated[
+        str, typer.Argument(autocompletion=completion.targets, help="Which tenant, tool or agent; none for the fleet.")
+    ] = "",
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,

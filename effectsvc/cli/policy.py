@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from effectsvc.cli import completion
 from effectsvc.cli.output import AsJson, DryRun, Exit, Reason, Yes, confirm, emit, fail, print_table, say
 
 if TYPE_CHECKING:
@@ -88,7 +89,9 @@ def _warn(missing: list[str]) -> None:
 
 @policy_app.command("show")
 def show(
-    tool: Annotated[str, typer.Argument(metavar="[TOOL]", help="Only what holds for this tool.")] = "",
+    tool: Annotated[
+        str, typer.Argument(metavar="[TOOL]", autocompletion=completion.tools, help="Only what holds for this tool.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """The policy in force in the cell; `--json` has all of it.

@@ -6,12 +6,18 @@ from typing import Annotated
 
 import typer
 
+from effectsvc.cli import completion
 from effectsvc.cli.output import AsJson, Exit, emit, fail
 
 
 def schema(
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[COMMAND]...", help="The command, as it is typed. Default: all.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[COMMAND]...",
+            autocompletion=completion.commands_with_schema,
+            help="The command, as it is typed. Default: all.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

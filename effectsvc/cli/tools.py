@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from effectsvc.cli import completion
 from effectsvc.cli.output import AsJson, Exit, emit, fail, print_table, say
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 tools_app = typer.Typer(help="Look at the tools that the cell's workers have published.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="TOOL", help="The tool's name.")]
+Name = Annotated[str, typer.Argument(metavar="TOOL", autocompletion=completion.tools, help="The tool's name.")]
 
 
 class Format(StrEnum):

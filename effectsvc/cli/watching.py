@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from effectsvc.cli import completion
 from effectsvc.cli.output import AsJson, emit, say
 from effectsvc.core.states import FINAL
 from effectsvc.errors import StoreUnavailable
@@ -54,7 +55,9 @@ def watch(
     effect_id: Annotated[
         str | None, typer.Argument(metavar="[E]", help="An effect's id. Default: all effects.")
     ] = None,
-    tool: Annotated[str | None, typer.Option(help="Without E: only this tool's.")] = None,
+    tool: Annotated[
+        str | None, typer.Option(autocompletion=completion.tools, help="Without E: only this tool's.")
+    ] = None,
     tenant: Annotated[str | None, typer.Option(help="Without E: only this tenant's.")] = None,
     agent: Annotated[str | None, typer.Option(help="Without E: only this agent's.")] = None,
     as_json: AsJson = False,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from effectsvc.cli import completion
 from effectsvc.cli.output import AsJson, DryRun, Exit, Reason, Yes, confirm, emit, fail, print_table, say, span
 
 if TYPE_CHECKING:
@@ -18,8 +19,12 @@ workers_app = typer.Typer(help="Look at the worker processes, or have them end i
 @workers_app.command("list")
 def list_(
     host: Annotated[str | None, typer.Option(help="Only those of this host.")] = None,
-    lane: Annotated[str | None, typer.Option(help="Only those that serve this lane.")] = None,
-    tool: Annotated[str | None, typer.Option(help="Only those that serve this tool.")] = None,
+    lane: Annotated[
+        str | None, typer.Option(autocompletion=completion.lanes, help="Only those that serve this lane.")
+    ] = None,
+    tool: Annotated[
+        str | None, typer.Option(autocompletion=completion.tools, help="Only those that serve this tool.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the worker processes: where they run, what they serve, what they run now, and when they last beat.

@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from effectsvc.core.decision import note_entry
-from effectsvc.errors import StoreUnavailable
 from tests.acceptance.deployment import PROJECT, until
 from tests.acceptance.desk import SECRET, Desk, desk_in
 from tests.command_line import check_json
