@@ -13,10 +13,9 @@ from pathlib import Path
 
 from redis import Redis
 from redis.exceptions import RedisError
-from typer.testing import CliRunner, Result
 
-from effectsvc.cli.app import app
 from effectsvc.embedded import FREE_PORTS, find_server
+from tests import command_line
 from tests.acceptance import tools_for_tests
 from tests.acceptance.deployment import PROJECT, until
 
@@ -55,9 +54,9 @@ class GuardedServer:
         environment = os.environ | self.environment(role)
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
 
-    def look(self, role: str, *words: str) -> Result:
-        """As `run`, in this process: where only the user's rights matter. Raises what the command raises."""
-        return CliRunner().invoke(app, words, env=self.environment(role), catch_exceptions=False)
+    def look(self, role: str, *words: str) -> command_line.Ran:
+        """As `run`, in this process: where only the user's rights matter."""
+        return command_line.run(*words, environment=self.environment(role))
 
     @contextlib.contextmanager
     def process(self, role: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:

@@ -126,6 +126,7 @@ Entry = TypedDict(
         "bound": NotRequired[str],
         "actor": NotRequired[str],
         "evidence_digest": NotRequired[str],
+        "note": NotRequired[str],
     },
 )
 """One entry of the cell's log about the effect."""
@@ -167,6 +168,8 @@ class Story(Printed):
     evidence: Evidence
     waiting: Waiting
     question: Question | None
+    notes: int
+    """How many people have noted; their words stand in the entries, or in the exported log."""
     entries: list[Entry]
     entries_complete: bool
     """False when older entries were not looked through."""
@@ -196,7 +199,8 @@ class Reconciled(Printed):
     effect_id: str
     was: State
     answer: Literal[
-        "committed", "failed", "proposed", "pending", "held", "refused", "cancelled", "unknown", "no_lookup",
+        "committed", "failed", "proposed", "pending", "held", "refused", "cancelled", "unknown",
+        "no_lookup", "no_tool", "would_ask",
         "already_committed", "already_failed", "already_refused", "already_cancelled",
         "is_held", "is_proposed", "is_pending",
     ]  # fmt: skip
@@ -218,6 +222,36 @@ class Resolved(Printed):
         "already_committed", "already_failed", "already_unknown", "is_committed", "is_failed", "is_refused",
         "is_cancelled", "not_begun", "running", "parts_done", "attempt_alive", "moved_on", "gone",
     ]  # fmt: skip
+    next: list[Step]
+
+
+@record
+class OfMany(Printed):
+    """What became of one effect where a command was given filters: one line for each."""
+
+    effect_id: str
+    tool: str
+    tenant: str
+    was: State
+    answer: str
+    """As for a single effect; besides: error, not_tried (the store is away), needs_provider_ref."""
+    exit_code: int
+    """What the command would have exited with for this one."""
+    next: list[Step]
+
+
+@record
+class Noted(Printed):
+    """A person's note."""
+
+    effect_id: str
+    answer: Literal["noted", "would_note"]
+    note: str
+    """As it is recorded."""
+    n: NotRequired[int]
+    """The entry's counter in the log."""
+    notes: NotRequired[int]
+    """How many the effect has now."""
     next: list[Step]
 
 

@@ -143,6 +143,7 @@ _Moved = TypedDict(
         "bound": NotRequired[str],
         "actor": NotRequired[str],
         "evidence_digest": NotRequired[str],
+        "note": NotRequired[str],
     },
 )
 
@@ -171,6 +172,8 @@ class Span(TypedDict):
     op: str | None
     why: str | None
     actor: str | None
+    note: str | None
+    """What the person noted."""
 
 
 @record
