@@ -27,15 +27,19 @@ LOOK_FOR = [
     if {6, 7} <= command.exit_codes and command.words[0] not in ("log", "policy", "cell")
 ]
 
-ONE_RUN = "effectsvc runs halt thread-17 --tenant acme --reason r"
-"""The example of `runs halt` halts what there is of an agent's, which may be nothing."""
+CALLS = {
+    "runs halt": "effectsvc runs halt thread-17 --tenant acme --reason r",  # of an agent it halts what there is
+    "top": "effectsvc top --once",  # else it goes on until the store is back
+    "effects watch": "effectsvc effects watch 01M7Q5CQG0287RKGM49KP3NJ7G",  # without one it follows all
+}
+"""In place of the example, for a command whose example is right also where the answer here is wanted."""
 
 
 def typed(command: Command, **environment: str) -> Ran:
     """The command's own example, in a directory that holds the files it names; yes to whatever it asks."""
     Path("corrected.json").write_text("{}")
     Path("log/seg").mkdir(parents=True)
-    words = call_of(ONE_RUN if command.name == "runs halt" else command.example)[1]
+    words = call_of(CALLS.get(command.name, command.example))[1]
     asks = any(about.name == "yes" for about in command.parser.params) and not {"--yes", "--dry-run"} & set(words)
     return run(*words, *(["--yes"] if asks else []), environment=environment)
 

@@ -112,9 +112,8 @@ def test_every_command_that_a_message_of_ours_names_is_there() -> None:
     sources = [*(DEPLOY.parent / "effectsvc").rglob("*.py"), *(DEPLOY.parent / "workers").rglob("*.py")]
     found = {(path.name, words) for path in sources for text in strings_of(path) for words in named(text)}
     assert len(found) > 30
-    wrong = {
-        words: complain(shlex.split(words), whole=name == "diagnosis.py") for name, words in found if "\n" not in words
-    }
+    told = {(name, words) for name, words in found if "\n" not in words and words.split()[0] not in {"X", "COMMAND"}}
+    wrong = {words: complain(shlex.split(words), whole=name == "diagnosis.py") for name, words in told}
     assert {words: what for words, what in wrong.items() if what} == {}
 
 
