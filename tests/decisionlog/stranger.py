@@ -38,7 +38,7 @@ def public_of(vkey):
     return name, raw[1:]
 def signed(body, lines, vkey):  # whether this key signed, plainly and with the time; None: one of the two is missing
     (name, public), seen = public_of(vkey), set()
-    for who, raw in ((line.split(" ")[1], b64(line.split(" ")[2])) for line in lines.splitlines()):
+    for who, raw in ((line.split(" ")[1], b64(line.split(" ")[2])) for line in lines.split("\n")[:-1]):
         for kind in (1, 4):
             if (who, raw[:4]) == (name, sha(name.encode() + b"\n" + bytes([kind]) + public)[:4]):
                 timed = b"cosignature/v1\ntime %d\n" % int.from_bytes(raw[4:12]) if kind == 4 else b""
@@ -86,7 +86,7 @@ def verify(log, key=None, pin=None):
     for path in [*log.glob("ckpt/*.note"), *log.glob("ckpt/latest")]:
         try:
             match = NOTE.fullmatch(path.read_bytes().decode())
-            assert path.name in (f"{int(match[2]):020}.note", "latest") and [b64(line.split(" ")[2]) for line in match[4].splitlines()]
+            assert path.name in (f"{int(match[2]):020}.note", "latest") and [b64(line.split(" ")[2]) for line in match[4].split("\n")[:-1]]
             notes.append((int(match[2]), match[1], b64(match[3]), match[0].split("\n\n")[0].encode() + b"\n", match[4]))
         except FAULTS: found.add(1)
     size, head, peaks, keys, origin, want, last_id, gaps, whole, start = 0, "0" * 64, [], [], None, 1, (0, 0), False, False, None
