@@ -5,7 +5,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 SOURCE, KINDS = ["answer", "epoch", "from", "id", "layer", "n", "op", "rule", "to", "type"], [str] * 5 + [int] + [str] * 4
 PLACE = re.compile("[0-9a-f]{16} [1-9][0-9]* (0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19})")
-NOTE = re.compile("([^\n]+)\n(0|[1-9][0-9]*)\n([A-Za-z0-9+/]{43}=)\n\n((?:\u2014 [^ +\n]+ [A-Za-z0-9+/]+=*\n)+)")
+NOTE = re.compile("([^\n]+)\n(0|[1-9][0-9]*)\n([A-Za-z0-9+/]{43}=)\n\n((?:\u2014 [^\\s+]+ [A-Za-z0-9+/]+=*\n)+)")
 FAULTS = (ValueError, KeyError, TypeError, AttributeError, AssertionError, RecursionError)
 Y8 = int.from_bytes(bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little")
 WEAK = {0, 1, 2**255 - 20, Y8, 2**255 - 19 - Y8}  # the y of the points of small order: anybody can sign for them

@@ -196,6 +196,16 @@ def edit_a_checkpoint(scene: Scene) -> None:
     scene.newest_note.rename(scene.log / "ckpt" / f"{16:020}.note")
 
 
+def put_a_plus_sign_into_a_key_name(scene: Scene) -> None:
+    note = scene.newest_note.read_text()
+    scene.newest_note.write_text(note.replace("\u2014 example.org/acme", "\u2014 example.org+acme", 1))
+
+
+def put_a_space_of_another_kind_into_a_key_name(scene: Scene) -> None:
+    note = scene.newest_note.read_text()
+    scene.newest_note.write_text(note.replace("\u2014 example.org/acme", "\u2014 example.org\x85acme", 1))
+
+
 def sign_for_another_origin(scene: Scene) -> None:
     resign(scene.log, scene.signer, origin="example.org/other/0")
 
@@ -419,6 +429,8 @@ ROWS: list[tuple[Callable[[Scene], None], int, str]] = [
     (leave_a_torn_line_inside, 1, "SEGMENT_TORN"),
     (sign_with_an_unknown_key, 4, "CKPT_UNTRUSTED"),
     (edit_a_checkpoint, 1, "CKPT_BAD_SIGNATURE"),
+    (put_a_plus_sign_into_a_key_name, 1, "CKPT_MALFORMED"),
+    (put_a_space_of_another_kind_into_a_key_name, 1, "CKPT_MALFORMED"),
     (sign_for_another_origin, 1, "CKPT_OTHER_ORIGIN"),
     (put_an_old_copy_back_against_a_pin, 3, "TRUNCATED"),
     (sign_two_roots_for_one_size, 3, "SPLIT_VIEW"),

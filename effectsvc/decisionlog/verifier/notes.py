@@ -22,6 +22,7 @@ PLAIN_KIND: Final = b"\x01"
 HMAC_KIND: Final = b"\xffeffectsvc.dev/hmac-sha256\n"
 MAX_NOTE: Final = 65_536
 """Bytes of a note file: some hundred signatures."""
+_NAME: Final = re.compile(r"[^\s+]+")
 _SIZE: Final = re.compile(r"0|[1-9][0-9]{0,15}")
 
 
@@ -152,7 +153,7 @@ def read_note(raw: bytes, file: str) -> Note:
     signatures = []
     for line in tail[:-1].split("\n"):
         words = line.split(" ")
-        if len(words) != 3 or words[0] != DASH:
+        if len(words) != 3 or words[0] != DASH or not _NAME.fullmatch(words[1]):
             raise NoteMalformed("a line that is no signature")
         signed = _canonical_base64(words[2])
         if len(signed) <= 4:
