@@ -12,7 +12,7 @@ import struct
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 from typing import IO, Any, Final
@@ -24,6 +24,10 @@ BUCKETS: Final = 64
 """Five million records make buckets of some 5 MB each."""
 IN_MEMORY: Final = 16 << 20
 """Bytes of facts that are kept in memory; more go to the disk."""
+SHOWN: Final = 10
+"""Records of a double effect that are named."""
+READ_AT_ONCE: Final = 8_192
+"""Facts: half a megabyte. A bucket may hold all that happened, where one intent did."""
 GRACE_MS: Final = 3_600_000
 """A decision is open past its deadline when an hour more has gone by in the log: leases, sweeps and restarts fit."""
 
@@ -68,14 +72,17 @@ class Buckets:
             part.clear()
         self._held = 0
 
-    def __iter__(self) -> Iterator[list[tuple[Any, ...]]]:
+    def __iter__(self) -> Iterator[Iterator[tuple[Any, ...]]]:
         """Bucket by bucket, the facts of each in the order in which they came."""
-        for number, part in enumerate(self._parts):
-            raw = bytes(part)
-            if self._files:
-                self._files[number].seek(0)
-                raw = self._files[number].read() + raw
-            yield list(self.form.iter_unpack(raw))
+        return map(self._facts_of, range(BUCKETS))
+
+    def _facts_of(self, number: int) -> Iterator[tuple[Any, ...]]:
+        if self._files:
+            file = self._files[number]
+            file.seek(0)
+            while raw := file.read(READ_AT_ONCE * self.form.size):
+                yield from self.form.iter_unpack(raw)
+        yield from self.form.iter_unpack(bytes(self._parts[number]))
 
 
 @dataclass(slots=True)
@@ -137,11 +144,11 @@ class EffectCheck:
                     self._one_effect(effect, facts, report, did)
             report.happened = 0
             for bucket in did:
-                by_intent = defaultdict(list)
-                for fact in bucket:
-                    by_intent[fact[0]].append(fact)
-                for facts in by_intent.values():
-                    _one_intent(facts, report)
+                by_intent = defaultdict[bytes, _Happened](_Happened)
+                for intent, *what in bucket:
+                    by_intent[intent].take(*what)
+                for happened in by_intent.values():
+                    happened.judge(report)
 
     def _one_effect(self, effect: bytes, facts: list[Any], report: Report, did: Buckets) -> None:
         decisions: dict[bytes, _Decision] = {}
@@ -225,22 +232,39 @@ def _check_outcome(decision: _Decision | None, flags: int, index: int, report: R
     return True
 
 
-def _one_intent(facts: list[Any], report: Report) -> None:
-    report.happened += 1
-    if len(facts) == 1:
-        return
-    effects = {effect for _, effect, *_ in facts}
-    refs = {ref for _, _, ref, _, _ in facts if ref != _NONE8}
-    if any(flags & RERUN_SAFE for _, _, _, flags, _ in facts):
-        return
-    unnamed = any(ref == _NONE8 for _, _, ref, _, _ in facts)
-    if len(refs) > 1 or (len(effects) > 1 and unnamed):
-        indices = sorted(index for *_, index in facts)
+@dataclass(slots=True)
+class _Happened:
+    """What happened for one intent and occurrence, however often."""
+
+    is_safe: bool = False
+    effects: set[bytes] = field(default_factory=set)
+    refs: set[bytes] = field(default_factory=set)
+    is_unnamed: bool = False
+    first: list[int] = field(default_factory=list)
+    last: int = 0
+
+    def take(self, effect: bytes, ref: bytes, flags: int, index: int) -> None:
+        self.is_safe = self.is_safe or bool(flags & RERUN_SAFE)
+        if self.is_safe:
+            return
+        self.effects.add(effect)
+        if ref == _NONE8:
+            self.is_unnamed = True
+        else:
+            self.refs.add(ref)
+        self.last = index
+        if len(self.first) < SHOWN:
+            self.first.append(index)
+
+    def judge(self, report: Report) -> None:
+        report.happened += 1
+        if self.is_safe or not (len(self.refs) > 1 or (len(self.effects) > 1 and self.is_unnamed)):
+            return
         said = (
-            f"one intent and occurrence happened by {max(len(refs), len(effects))} provider references: records "
-            f"{', '.join(map(str, indices[:10]))}"
+            f"one intent and occurrence happened by {max(len(self.refs), len(self.effects))} provider references: "
+            f"records {', '.join(map(str, sorted(self.first)))}"
         )
-        report.add(Fault("DOUBLE_EFFECT", said, indices[-1]))
+        report.add(Fault("DOUBLE_EFFECT", said, max(self.last, *self.first)))
 
 
 # ---- what a record says of an attempt --------------------------------------------------------------------------------
