@@ -354,6 +354,8 @@ def edit(
             _end(effect_id, "edited", text, as_json=as_json, steps=[step("approvals", "show", effect_id)])
         case r.SameIntentTaken(other, state):
             fail(f"that would be the change of effect {other}, which is {state}.", Exit.REFUSED)
+        case r.TargetBusy(other, state):
+            fail(f"effect {other}, which is {state}, acts on that target, and only one may at a time.", Exit.REFUSED)
         case r.Retired():
             fail("that change was made long ago; its record is retired.", Exit.REFUSED)
         case r.Already(state):

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from effectsvc.cli.compensation import read_arguments
 from effectsvc.cli.consent import tool_of
+from effectsvc.cli.contracts import published_policy
 from effectsvc.cli.operator import Loaded, Operator
 from effectsvc.cli.output import Exit, acting, fail
 from effectsvc.core.canonical import digest, short
+from effectsvc.core.canonical import read_arguments as stored_arguments
 from effectsvc.core.effect import Payload
 from effectsvc.errors import CanonicalError
+from effectsvc.policy.limits import limits_of
+from effectsvc.policy.rulebook import Rulebook
 from effectsvc.store import replies as r
 from effectsvc.store.waiting_commands import EditReply
 from effectsvc.tools.arguments import ArgumentsRefused
 from effectsvc.tools.intent import Meaning, meaning_of
 from effectsvc.tools.rendering import render_digest
+from effectsvc.tools.tool import Tool
 
 LOOK_TRIES: Final = 3
 """A claim can change hands between two sends; three changes in a row are a bug, not a race."""
@@ -29,6 +34,9 @@ class Correction:
     payload: Payload
     meaning: Meaning
     render: str
+    old_target: str
+    target: str
+    """What the effect acts on, before and after, where the policy in force makes that exclusive; else empty."""
 
 
 def corrected(operator: Operator, loaded: Loaded, text: str) -> Correction:
@@ -58,11 +66,23 @@ def corrected(operator: Operator, loaded: Loaded, text: str) -> Correction:
         fail(f"the arguments do not fit {tool.name!r}: {error.message}", Exit.USAGE)
     rendered = "" if tool.render_function is None else render_digest(tool.render_function(args))
     changed = replace(payload, arguments=sent.canonical, intent_key=meaning.intent, stripped=sent.ghosts)
-    return Correction(changed, meaning, rendered)
+    targets = _targets(operator, loaded, tool, stored_arguments(payload.arguments), sent.values)
+    return Correction(changed, meaning, rendered, *targets)
+
+
+def _targets(operator: Operator, loaded: Loaded, tool: Tool[Any, Any], *arguments: Any) -> tuple[str, ...]:
+    """What each of the arguments acts on, by the policy in force."""
+    known, policy = published_policy(operator)
+    if known and policy is None:
+        fail("the policy in force cannot be read by this version: nothing is decided under it here.", Exit.ERROR)
+    rules, fields = Rulebook(policy).rules(tool.contract), loaded.fields
+    return tuple(
+        limits_of(rules, tenant=fields["tenant"], agent=fields["agent"], arguments=each).target for each in arguments
+    )
 
 
 def send_correction(operator: Operator, loaded: Loaded, wanted: Correction, reason: str) -> EditReply:
-    """Sends it until the effect that its new claim meets is declared."""
+    """Sends it until the effects that its new claims meet are declared."""
     entry = operator.note(
         "approval",
         effect=loaded.effect_id,
@@ -71,7 +91,8 @@ def send_correction(operator: Operator, loaded: Loaded, wanted: Correction, reas
         reason=reason,
     )
     reply: EditReply | None = None
-    for _ in range(LOOK_TRIES):
+    looks: tuple[str, ...] = ()
+    for _ in range(LOOK_TRIES + 1):  # the intent's claim and the target's may each name one effect
         reply = operator.send(
             operator.commands.edit(
                 loaded.at,
@@ -82,10 +103,13 @@ def send_correction(operator: Operator, loaded: Loaded, wanted: Correction, reas
                 editor=acting().name,
                 payload=wanted.payload.to_bytes(),
                 entry=entry,
-                look=reply.effect_id if isinstance(reply, r.Look) else "",
+                old_target=wanted.old_target,
+                target=wanted.target,
+                looks=looks,
             )
         )
         if not isinstance(reply, r.Look):
             break
+        looks = (*looks, reply.effect_id)
     assert reply is not None
     return reply

@@ -692,6 +692,15 @@ class SameIntentTaken(Reply):
     state: str
 
 
+@dataclass(frozen=True, slots=True)
+class TargetBusy(Reply):
+    """Another open effect acts on the exclusive target that these arguments name."""
+
+    word: ClassVar[str] = "target_busy"
+    effect_id: str
+    state: str
+
+
 # ---- evidence ----------------------------------------------------------------------------------------------------
 
 

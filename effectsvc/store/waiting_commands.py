@@ -23,6 +23,7 @@ OvertakeReply: TypeAlias = r.Cancelled | r.Unknown | r.Running | r.Standing | r.
 EditReply: TypeAlias = (
     r.Edited
     | r.SameIntentTaken
+    | r.TargetBusy
     | r.Look
     | r.Retired
     | r.Mismatch
@@ -206,11 +207,14 @@ class WaitingCommands(CommandBuilder):
         editor: str,
         payload: bytes,
         entry: bytes,
-        look: str = "",
+        old_target: str = "",
+        target: str = "",
+        looks: tuple[str, ...] = (),
     ) -> Command[EditReply]:
         """Other arguments for a held effect: digest `args` instead of `was`, and the intent digest that they mean.
 
-        `look` is the effect that a `Look` answer named; send again with it, three times at most.
+        `old_target` and `target` are the digests of an exclusive tool's targets; empty for other tools. `looks` are the
+        effects that `Look` answers named; send again with them, three times at most.
         """
         k = self.keys
         keys = (
@@ -220,12 +224,14 @@ class WaitingCommands(CommandBuilder):
             k.payload(at.effect_id),
             k.intent(at.intent),
             k.intent(intent),
+            k.target(old_target) if old_target else k.no_target,
+            k.target(target) if target else k.no_target,
             k.held,
             k.approvals(at.effect_id),
             self._tombs(k.intent(intent)),
-            *([k.effect(look)] if look else []),
+            *map(k.effect, looks),
         )
-        argv = (at.effect_id, was, args, render, editor, look, self.buckets, payload, entry)
+        argv = (at.effect_id, was, args, render, editor, " ".join(looks), self.buckets, payload, entry)
         return self._make(_READ["edit"], "edit", keys, argv)
 
     def approve(

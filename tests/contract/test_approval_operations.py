@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from effectsvc.core.limits import Limits
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Address, Command, Commands, Read, integer
 from effectsvc.store.keys import bucket_of
@@ -132,8 +133,8 @@ def test_only_what_is_held_is_decided_by_a_person(stage: Stage, state: str) -> N
 # ---- edit ------------------------------------------------------------------------------------------------------------
 
 
-def edit(stage: Stage, at: Address, **changes: str) -> Command[Any]:
-    values = {"args": digest(), "intent": at.intent, "render": "", "editor": "pat"} | changes
+def edit(stage: Stage, at: Address, **changes: Any) -> Command[Any]:
+    values: dict[str, Any] = {"args": digest(), "intent": at.intent, "render": "", "editor": "pat"} | changes
     return stage.commands.edit(at, was=stage.fields(at)["args"], payload=b"edited", entry=b"edit", **values)
 
 
@@ -166,15 +167,33 @@ def test_edit_keeps_a_worker_with_the_old_arguments_from_beginning(stage: Stage)
 def test_edit_onto_the_intent_of_another_effect_is_refused_and_named(stage: Stage) -> None:
     at, other = held(stage), stage.in_state("committed")
     assert stage.send(edit(stage, at, intent=other.intent)) == r.Look(other.effect_id)
-    taken = stage.send(edit(stage, at, intent=other.intent, look=other.effect_id))
+    taken = stage.send(edit(stage, at, intent=other.intent, looks=(other.effect_id,)))
     assert taken == r.SameIntentTaken(other.effect_id, "committed")
     assert stage.claim(at) == at.effect_id
+
+
+def test_edit_moves_an_exclusive_targets_claim_and_meets_another_open_effect_on_it(stage: Stage) -> None:
+    """The old target is free for others from then on; the new one only once what acts on it is final."""
+    there, here = Limits(target=digest()[:22]), Limits(target=digest()[:22])
+    at = stage.propose(to="held", rule="approval_required", layer="8:approval", ttl_ms=LONG_MS, limits=there)
+    other = stage.propose(limits=here)
+
+    def moved(*looks: str) -> Any:
+        return stage.send(edit(stage, at, old_target=there.target, target=here.target, looks=looks))
+
+    assert moved() == r.Look(other.effect_id)
+    assert moved(other.effect_id) == r.TargetBusy(other.effect_id, "proposed")
+    stage.commit(other, stage.begin(other))
+    assert isinstance(moved(other.effect_id), r.Edited)
+    stage.propose(limits=there)
+    onto = stage.proposal(stage.address(), limits=here, looks=(at.effect_id,))
+    assert stage.send(stage.commands.propose(onto)).rule == "target_busy"
 
 
 def test_edit_takes_an_intent_over_that_is_free_again(stage: Stage) -> None:
     at, other = held(stage), stage.propose()
     stage.release(other, stage.begin(other), to="failed", proof="rejected")
-    assert stage.send(edit(stage, at, intent=other.intent, look=other.effect_id)).occurrence == 2
+    assert stage.send(edit(stage, at, intent=other.intent, looks=(other.effect_id,))).occurrence == 2
     assert stage.claim(other) == at.effect_id
 
 

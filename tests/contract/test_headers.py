@@ -159,7 +159,9 @@ KEYS_OF: dict[str, dict[str, set[str]]] = {
         "old_intent": {"intent(<at.intent>)"},
         "intent": {"intent(<intent>)"},
         "tomb_intent": {"tombs(intent(<intent>))"},
-        "look": {"effect(<look>)"},
+        "look": {"effect(<looks>)"},
+        "old_target": {"target(<old_target>)"},
+        "target": {"target(<target>)"},
     },
 }
 """Where an operation means another key by a name."""
@@ -169,7 +171,6 @@ ARGUMENTS = {
     "above": "ancestor_count",
     "call": "call_id",
     "found": "finding",
-    "look": "look_id",
     **dict.fromkeys(("loop_repeats", "loop_period"), "loops"),
     **dict.fromkeys(("max_tool_calls", "max_calls", "cost_minor", "run_cost_minor", "tenant_cost_minor"), "budgets"),
     "target": "exclusive",

@@ -20,12 +20,13 @@ class EvidenceActs(Machine):
         args=one_of([*ARGS, "args-c"]),
         intent=one_of(INTENTS),
         editor=one_of(["pat", "sam"]),
+        target=one_of(["", "", "target", "another"]),
         weight=4,
         from_an_old_page=one_of([*[False] * 7, True]),
     )
-    def edit(self, effect_id: str, args: str, intent: str, editor: str, from_an_old_page: bool) -> None:
+    def edit(self, effect_id: str, args: str, intent: str, editor: str, target: str, from_an_old_page: bool) -> None:
         was = "old" if from_an_old_page else self.world.fields(effect_id).get("args", "")
-        self.world.edit(effect_id, was, args, intent, editor)
+        self.world.edit(effect_id, was, args, intent, editor, target=target)
 
     @act(
         "held",

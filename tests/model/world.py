@@ -197,10 +197,10 @@ class World:
         e = self.twin.memory.model.effects.get(effect_id)
         return "" if e is None else e.compensates or e.compensated_by or ""
 
-    def edit(self, effect_id: str, was: str, args: str, intent: str, editor: str) -> Any:
+    def edit(self, effect_id: str, was: str, args: str, intent: str, editor: str, *, target: str = "") -> Any:
         """Sends as an approver's client does; where the edit was made, the payload now names its intent."""
 
-        def command(look: str) -> Command[Any]:
+        def command(*looks: str) -> Command[Any]:
             return self.commands.edit(
                 self.at(effect_id),
                 was=was,
@@ -210,12 +210,14 @@ class World:
                 editor=editor,
                 payload=intent.encode(),
                 entry=b"edit",
-                look=look,
+                looks=looks,
+                old_target="target" if target else "",
+                target=target,
             )
 
-        reply = self.send(command(""))
-        if isinstance(reply, r.Look):
-            reply = self.send(command(reply.effect_id))
+        looks: tuple[str, ...] = ()
+        while isinstance(reply := self.send(command(*looks)), r.Look):
+            looks = (*looks, reply.effect_id)
         if isinstance(reply, r.Edited):
             self.known[effect_id].intent = intent
         return reply

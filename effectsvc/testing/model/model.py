@@ -39,6 +39,7 @@ _TAILS: Final[Mapping[str, str]] = {
     "call": "call",
     "read": "call",
     "target": "target",
+    "old_target": "old_target",
     "body": "short",
 }
 """Keys that may say what no argument says: the key's name in the header, and the model's word for its tail."""

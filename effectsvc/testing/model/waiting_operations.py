@@ -243,7 +243,9 @@ class WaitingOperations(Calls):
         args: str,
         render: str,
         editor: str,
-        look_id: str,
+        old_target: str,
+        target: str,
+        looks: str,
         payload: bytes,
         entry: bytes,
     ) -> EditReply:
@@ -262,11 +264,13 @@ class WaitingOperations(Calls):
         if intent != old_intent and (tomb := self.tombs.get(f"i:{intent}")):
             return r.Retired("intent", tomb)
         holder = self.intents.get(intent, effect_id)
-        if holder not in (effect_id, look_id):
+        if holder not in (effect_id, *looks.split()):
             return r.Look(holder)
         other = self.effects.get(holder)
         if holder != effect_id and other and not other.frees_claims:
             return r.SameIntentTaken(holder, other.shown_state)
+        if met := self._target_taken(target, effect_id, looks):
+            return met
         if holder != effect_id and other:
             e.occ = other.next_occurrence
         elif intent != old_intent:
@@ -274,12 +278,26 @@ class WaitingOperations(Calls):
         if intent != old_intent and self.intents.get(old_intent) == effect_id:
             del self.intents[old_intent]
         self.intents[intent] = effect_id
+        if target != old_target and self.targets.get(old_target) == effect_id:
+            del self.targets[old_target]
+        if target != "none":  # the key's name where the tool is not exclusive
+            self.targets[target] = effect_id
         e.args0, e.args, e.editor, e.payload = e.args0 or e.args, args, editor, payload
         e.attempt = (e.attempt or 0) + 1  # burnt: who read the old arguments can no longer begin with them
         self._forget_approvals(e)
         e.render = render or None
         said = self.append("approval", "edited", entry, moved=(e.state, e.state))
         return r.Edited(e.occ or 1, *said)
+
+    def _target_taken(self, target: str, effect_id: str, looks: str) -> r.Look | r.TargetBusy | None:
+        """An exclusive tool has one open effect for each target."""
+        holder = self.targets.get(target, effect_id)
+        if holder not in (effect_id, *looks.split()):
+            return r.Look(holder)
+        e = self.effects.get(holder)
+        if holder == effect_id or e is None or e.frees_claims or e.shown_state is State.COMMITTED:
+            return None
+        return r.TargetBusy(holder, e.shown_state)
 
     def approve(
         self,
