@@ -8,9 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from effectsvc.core.decision import note_entry
+from effectsvc.policy.tool_policy import Policy, ToolPolicy
 from effectsvc.stack import Stack
 from effectsvc.store.sync_store import SyncStore
 from effectsvc.tools.rendering import render_digest
@@ -150,3 +152,22 @@ def test_no_terminal_and_no_yes_changes_nothing(desk: Desk) -> None:
     assert desk.fields(effect_id)["state"] == "held"
     assert desk.run("approvals", "show", "fx_none").exit_code == 6
     assert Path(desk.stack.environment[operator_tools.LEDGER_NAME]).exists() is False
+
+
+def test_an_edit_onto_a_target_that_another_open_effect_acts_on_is_refused_and_named(desk: Desk) -> None:
+    """Where the policy in force makes the tool's target exclusive; the target that was left is free for others."""
+    first, second = held(desk, "first"), held(desk, "second")
+    policy = Policy(tools=(ToolPolicy(name="post", target_args=("text",), exclusive_target=True),))
+    body = orjson.dumps(policy.published())
+    words: dict[str, Any] = {"name": "policy", "version": 1, "digest": policy.digest, "body": body, "entry": b"{}"}
+    desk.store.send(desk.commands.publish(kind="policy", **words))
+
+    def edit(effect_id: str, to: str, text: str) -> Any:
+        arguments = json.dumps({"to": to, "text": text})
+        return desk.run("approvals", "edit", effect_id, "--reason", "why", "--yes", "--args", arguments)
+
+    assert edit(first, "first", "one text").exit_code == 0
+    refused = edit(second, "second", "one text")
+    assert (refused.exit_code, first in refused.stderr, "held" in refused.stderr) == (4, True, True)
+    assert edit(first, "first", "another text").exit_code == 0
+    assert edit(second, "second", "one text").exit_code == 0
