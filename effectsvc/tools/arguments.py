@@ -10,6 +10,7 @@ refusal shows a value that was sent, nor an error's own text that could quote on
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -97,7 +98,7 @@ def read_sent(schema: Schema, raw: RawArguments) -> SentArguments | ArgumentsRef
     """
     if type(raw) is dict and (plain := _plain(schema, raw)) is not None:
         return plain
-    values = _values(raw)
+    values = _values(schema, raw)
     if isinstance(values, ArgumentsRefused):
         return values
     why = values.pop(JUSTIFICATION, "")
@@ -106,7 +107,7 @@ def read_sent(schema: Schema, raw: RawArguments) -> SentArguments | ArgumentsRef
         canonical = canonical_arguments(stripped)
         refuse_long_numbers(stripped, canonical=canonical)
     except CanonicalError as fault:
-        return ArgumentsRefused("unreadable_arguments", (fault.message,), _unreadable(stripped))
+        return ArgumentsRefused("unreadable_arguments", (_told_fault(schema, fault),), _unreadable(stripped))
     if len(canonical) > MAX_ARGUMENT_BYTES:
         return _too_large(stripped)
     wrong = problems(schema, stripped)
@@ -149,7 +150,7 @@ def validate_sent(model: type[InputT], canonical: bytes) -> InputT | ArgumentsRe
         return ArgumentsRefused("invalid_arguments", tuple(_told(model, fault)))
 
 
-def _values(raw: RawArguments) -> dict[str, Any] | ArgumentsRefused:
+def _values(schema: Schema, raw: RawArguments) -> dict[str, Any] | ArgumentsRefused:
     if isinstance(raw, str | bytes):
         return _parsed(raw)
     if isinstance(raw, BaseModel):
@@ -160,9 +161,27 @@ def _values(raw: RawArguments) -> dict[str, Any] | ArgumentsRefused:
         canonical_arguments(raw)  # refuses what has no order or no end, before it is turned into JSON values
         return dict(to_jsonable_python(dict(raw)))
     except CanonicalError as fault:
-        return ArgumentsRefused("unreadable_arguments", (fault.message,), _unreadable(raw))
+        return ArgumentsRefused("unreadable_arguments", (_told_fault(schema, fault),), _unreadable(raw))
     except (PydanticSerializationError, ValueError):  # bytes that are no UTF-8
         return ArgumentsRefused("unreadable_arguments", ("arguments: a value that JSON cannot hold",))
+
+
+def _told_fault(schema: Schema, fault: CanonicalError) -> str:
+    """The fault with its path, in which deeper keys of the caller's own making are data, and shown as `*`."""
+    known = _properties_in(schema)
+    top, _, deeper = fault.path.removeprefix("$").removeprefix(".").partition(".")
+    masked = _STEP.sub(lambda step: step[0] if step[1] in known else ".*", f".{deeper}" if deeper else "")
+    whole = fault.path if not deeper else f"$.{top}{masked}"
+    return f"{fault.message.removesuffix(fault.path)}{whole}"
+
+
+def _properties_in(schema: Any) -> frozenset[str]:
+    """Every property name in a schema, at any depth."""
+    if isinstance(schema, Mapping):
+        own = schema.get("properties")
+        named = frozenset(own) if isinstance(own, Mapping) else frozenset()
+        return named.union(*map(_properties_in, schema.values()))
+    return frozenset().union(*map(_properties_in, schema)) if isinstance(schema, list | tuple) else frozenset()
 
 
 def _unreadable(raw: Mapping[Any, Any]) -> tuple[str, ...]:
@@ -183,6 +202,9 @@ def _unset_left_out(raw: BaseModel) -> dict[str, Any] | ArgumentsRefused:
     except PydanticSerializationError:
         return ArgumentsRefused("unreadable_arguments", ("arguments: a value that JSON cannot hold",))
     return dumped if isinstance(dumped, dict) else _invalid("arguments: expected an object")
+
+
+_STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_-]*)")
 
 
 class _UnreadableError(ValueError):

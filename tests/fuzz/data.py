@@ -85,8 +85,9 @@ def read(sent: Any) -> None:
     """What can be read has one canonical form, and comes back from it; what cannot is refused without a value."""
     told = read_sent(SCHEMA, sent)
     if isinstance(told, ArgumentsRefused):
-        assert not canaries.found_in(f"{told.message} {told.unreadable}"), told.message
-        return
+        named = isinstance(sent, Mapping) and any(canaries.found_in(str(name)) for name in sent)
+        assert named or not canaries.found_in(f"{told.message} {told.unreadable}"), told.message
+        return  # a name that was made up is told, as ghosts are; a key deeper inside is data
     assert canonical_arguments(read_arguments(told.canonical)) == told.canonical
     assert canonical_arguments(told.values) == told.canonical
     again = read_sent(SCHEMA, told.canonical)

@@ -174,6 +174,23 @@ def test_neither_sent_arguments_nor_a_refusal_shows_values_in_its_repr() -> None
     assert "s3cret" not in repr(refused({"case_id": {"s3cret": 1}}))
 
 
+@pytest.mark.parametrize(
+    ("sent_as", "place"),
+    [
+        ({"case_id": "c", "labels": {"s3cret": math.nan}}, "$.labels.*"),
+        ({"case_id": "c", "labels": {"s3cret": {"s3cret_2": [1, 2.0**60]}}}, "$.labels.*.*[1]"),
+        ({"case_id": "c", "items": [{"name": math.nan}]}, "$.items[0].name"),
+        ({"case_id": "c", "items": [{"s3cret": math.nan}]}, "$.items[0].*"),
+        ({"case_id": "c", "made_up": math.nan}, "$.made_up"),
+    ],
+)
+def test_what_cannot_be_read_is_placed_by_the_schemas_names_alone(sent_as: dict[str, Any], place: str) -> None:
+    """A name at the top that a model made up is told, as ghosts are; a key deeper inside is data."""
+    told = refused(sent_as)
+    assert told.message.endswith(f"at {place}")
+    assert "s3cret" not in repr(told)
+
+
 def test_values_that_json_cannot_hold_are_unreadable() -> None:
     class Holder(BaseModel):
         model_config = ConfigDict(arbitrary_types_allowed=True)
