@@ -156,7 +156,7 @@ def test_no_terminal_and_no_yes_changes_nothing(desk: Desk) -> None:
 
 def test_an_edit_onto_a_target_that_another_open_effect_acts_on_is_refused_and_named(desk: Desk) -> None:
     """Where the policy in force makes the tool's target exclusive; the target that was left is free for others."""
-    first, second = held(desk, "first"), held(desk, "second")
+    first, second = desk.held("first"), desk.held("second")
     policy = Policy(tools=(ToolPolicy(name="post", target_args=("text",), exclusive_target=True),))
     body = orjson.dumps(policy.published())
     words: dict[str, Any] = {"name": "policy", "version": 1, "digest": policy.digest, "body": body, "entry": b"{}"}
