@@ -161,7 +161,7 @@ class Stack:
         port = int((os.environ | self.environment).get("EFFECTSVC_METRICS_PORT") or 0)
         return {"EFFECTSVC_METRICS_PORT": str(port + place)} if port else {}
 
-    def wait_until_served(self, tools: Iterable[str], *, timeout_s: float = 30.0) -> None:
+    def wait_until_served(self, tools: Iterable[str], *, timeout_s: float = 120.0) -> None:
         """Returns when workers have published these tools. Raises StackError when one ends or time runs out."""
         wanted = {f"contract:{name}" for name in tools}
         commands = Commands(CellKeys(self._cell))

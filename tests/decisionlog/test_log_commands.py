@@ -301,6 +301,8 @@ class Hunt:
             pair.append(self.start())
         n = int(self.feeder.meta()["n"])
         wait_for(lambda: self.watermark() == n, timeout_s=120)
+        # Who exported the last of it may be the one that was killed: then another signs, once it has the log.
+        wait_for(lambda: writer_of(self.log) in {each.pid for each in pair}, timeout_s=120)
         for process in pair:
             process.send_signal(signals.SIGTERM)
         for process in pair:
