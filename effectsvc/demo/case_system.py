@@ -205,7 +205,7 @@ class _Cases:
             record = {"case_id": case_id, "packet_ref": str(sent["packet_ref"]), "title": str(sent["title"])}
         except (ValueError, KeyError):
             return _problem(HTTPStatus.UNPROCESSABLE_ENTITY, "the body is a JSON object with packet_ref and title")
-        packet_id = f"pkt_{uuid.uuid4().hex[:16]}"
+        packet_id = f"pkt_{uuid.uuid4().hex[:12]}"
         self._record(request, kind="packet", name="", ref=packet_id, detail=record)
         return _Answer(HTTPStatus.CREATED, {"packet_id": packet_id, **record})
 
