@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from effectsvc import counts, logs, tracing
 from effectsvc.core.canonical import short
-from effectsvc.core.decision import Facts, decision_entry, entry_hash, keyed, note_entry, outcome_entry, shown_ref
+from effectsvc.core.decision import decision_entry, entry_hash, note_entry, outcome_entry, shown_ref, told_intents
 from effectsvc.core.effect import Effect, Payload
 from effectsvc.core.fault_points import At, reached
 from effectsvc.core.identity import attempt_token, new_nonce
@@ -192,7 +192,7 @@ async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None)
         entry=entry,
         max_age_ms=x.key_age_ms(ready.tool.contract, effect, wall_ms),
         rates=ready.rates,
-        claims=_other_claims(ready.facts),
+        claims=tuple(map(short, told_intents(ready.facts.intent, log_key=ready.facts.log_key))),
         policy=ready.policy,
         apart=child is not None,
         other=effect.fields.get("compensates") or effect.fields.get("compensated_by", ""),
@@ -248,12 +248,6 @@ async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None)
             return reply.word
         case r.Stopped() | r.Taken() | r.NotDue() | r.Gone() | r.WrongCell() | r.Suspected():
             return reply.word
-
-
-def _other_claims(facts: Facts) -> tuple[str, ...]:
-    """The intent under the name that the log shows: what an effect holds that was adopted from the log."""
-    told = keyed(facts.intent, log_key=facts.log_key)
-    return (short(told),) if told != facts.intent else ()
 
 
 async def _stopped(x: Executor, effect: Effect, at: Address, rule: str, layer: str) -> str:

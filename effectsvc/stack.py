@@ -190,7 +190,7 @@ class Stack:
 
         Then the exporters, one of which signs what they said last, and then the server. Safe to call again.
         """
-        last = [process for process in self.processes.values() if "export" in process.args]  # type: ignore[operator]
+        last = [process for process in self.processes.values() if "export" in process.args]  # type: ignore[operator]  # a list: made so here
         until = time.monotonic() + drain_s
         for group in ([each for each in self.processes.values() if each not in last], last):
             for process in group:

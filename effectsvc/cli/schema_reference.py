@@ -59,7 +59,7 @@ def _anchor(command: str) -> str:
     return f"effectsvc-{command.replace(' ', '-')}---json"
 
 
-def _variants(schema: Mapping[str, Any]) -> Iterator[str]:
+def _variants(schema: dict[str, Any]) -> Iterator[str]:
     for variant in variants(schema):
         if about := variant.get("description"):
             yield f"{' '.join(about.split())}\n"

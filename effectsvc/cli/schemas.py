@@ -99,13 +99,13 @@ def schema_of(command: str) -> dict[str, Any]:
     }
 
 
-def variants(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
+def variants(schema: dict[str, Any]) -> list[dict[str, Any]]:
     """The kinds of record that the schema lets through."""
     if "anyOf" in schema:
         return [schema["$defs"][each["$ref"].rpartition("/")[2]] for each in schema["anyOf"]]
     if "$ref" in schema:
         return [schema["$defs"][schema["$ref"].rpartition("/")[2]]]
-    return [schema]  # type: ignore[list-item]
+    return [schema]
 
 
 def objects(schema: Any) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 from effectsvc import tracing
 from effectsvc.client.refusals import denied_result
 from effectsvc.core.canonical import short
-from effectsvc.core.decision import NO_POLICY, NO_REFUSAL, NOT_EVALUATED, UNREADABLE, Facts, keyed, proposal_entry
+from effectsvc.core.decision import (
+    NO_POLICY,
+    NO_REFUSAL,
+    NOT_EVALUATED,
+    UNREADABLE,
+    Facts,
+    proposal_entry,
+    told_intents,
+)
 from effectsvc.core.effect import Compensated, Payload
 from effectsvc.core.identity import call_claim_digest, check_name, is_effect_id, new_effect_id
 from effectsvc.core.limits import NO_LIMITS
@@ -198,13 +206,9 @@ def advise(run: Run, asked: Asked, contract: PublishedContract | None, book: Rul
 
 
 def _other_claims(run: Run, meaning: Meaning) -> tuple[str, ...]:
-    """Claims of this intent under other names: older versions' keys, and the key as the log shows it.
-
-    The latter is what an effect holds that was adopted from the log after the store lost its past: the log knows the
-    keyed digest alone.
-    """
-    told = keyed(meaning.intent, log_key=run.log_key)
-    return tuple(short(key)[:22] for key in (*meaning.superseded, *([told] if told != meaning.intent else [])))
+    """Claims of this intent under other names: older versions' keys, and the key as the log shows it."""
+    told = told_intents(meaning.intent, log_key=run.log_key)
+    return tuple(short(key)[:22] for key in (*meaning.superseded, *told))
 
 
 def _meaning(run: Run, asked: Asked, contract: PublishedContract, sent: SentArguments) -> Meaning:

@@ -39,6 +39,16 @@ def keyed(value: str, *, log_key: bytes | None) -> str:
     return hmac.digest(log_key, value.encode(), "sha256").hex()
 
 
+def told_intents(intent: str, *, log_key: bytes | None) -> tuple[str, ...]:
+    """The intent under the name that the log shows, where that is another: no more than one.
+
+    It is what an effect holds that was adopted from the log after the store lost its past: the log knows the keyed
+    digest alone.
+    """
+    told = keyed(intent, log_key=log_key)
+    return (told,) if told != intent else ()
+
+
 def shown_ref(ref: str, *, log_key: bytes | None) -> str:
     """A provider's reference as the log shows it: a digest, keyed as `keyed` says; `none` where there is none."""
     return keyed(digest(ref.encode()), log_key=log_key) if ref else NONE

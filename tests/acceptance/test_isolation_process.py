@@ -213,7 +213,7 @@ async def test_other_errors_keep_their_names_status_and_chain_but_no_message(iso
     assert is_a(error, frozenset({PROVIDER_FAULT}))
     assert isinstance(error, Exception)
     assert status_of(error) == 429
-    assert float(error.response.headers["Retry-After"]) == 7  # type: ignore[attr-defined]
+    assert float(error.response.headers["Retry-After"]) == 7  # type: ignore[attr-defined]  # as its class has it
     assert error.__context__ is not None
     assert is_a(error.__context__, frozenset({"builtins.TimeoutError"}))
     assert "secret" not in f"{error!r} {error} {error.__context__!r}"
