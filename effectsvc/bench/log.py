@@ -6,6 +6,7 @@ Every batch is synced before the watermark moves; checkpoints come as in product
 from __future__ import annotations
 
 import os
+import resource
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from effectsvc.core.identity import attempt_token, new_effect_id, new_nonce
 from effectsvc.decisionlog.exporter import Exporter
 from effectsvc.decisionlog.keys import new_signer
 from effectsvc.decisionlog.verifier import verify
+from effectsvc.decisionlog.verifier.readers import processes_for
 from effectsvc.decisionlog.writer import LogWriter
 from effectsvc.embedded import EmbeddedServer
 from effectsvc.execution import now_ms
@@ -35,7 +37,7 @@ EPOCH: Final = "0" * 16
 
 @dataclass(frozen=True, kw_only=True)
 class LogRow:
-    """The rates of one run. Those `per_core_s` are per second of this process's own processor time."""
+    """The rates of one run. Those `per_core_s` are per second of processor time, of all processes that took part."""
 
     workload: str = "log"
     records: int
@@ -47,7 +49,10 @@ class LogRow:
     export_rss_mb: tuple[float, ...]
     """Memory of this process after each fifth of the export,"""
     verify_rss_mb: tuple[float, ...]
-    """and after each fifth of the verification and at its end, where effects were looked at."""
+    """and after each fifth of the verification and at its end, where effects were looked at;"""
+    verify_processes: int
+    verify_process_rss_mb: float
+    """and the most that one of the processes held that read the lines; 0 where this one did."""
     sync_ms: float
     verdict: str
 
@@ -68,7 +73,7 @@ def _measure(log: Path, store: SyncStore, records: int, say: Callable[[str], Non
     commands = Commands(CellKeys(CELL))
     _create(store, commands)
     wall = cpu = 0.0
-    exporting = _Memory(records)
+    exporting, others = _Memory(records), _children()
     with LogWriter(log, origin="bench.effectsvc.local/log", signers=[new_signer("bench")]) as writer:
         exporter = Exporter(store, commands, writer)
         n = 1
@@ -83,11 +88,12 @@ def _measure(log: Path, store: SyncStore, records: int, say: Callable[[str], Non
             store.send(Read(("XTRIM", commands.keys.log, "MAXLEN", 1), int))  # the cursor's entry stays
         exporter.sign()
         exported = writer.size
-    size = sum(path.stat().st_size for path in (log / "seg").iterdir())
-    verifying = _Memory(exported)
-    start_s, start_cpu = time.perf_counter(), time.process_time()
+    segments = list((log / "seg").iterdir())
+    size = sum(path.stat().st_size for path in segments)
+    verifying = _Memory(exported, other_children=others)
+    start_s, start_cpu = time.perf_counter(), _cpu_s()
     report = verify(log, progress=verifying.look)
-    took_s, took_cpu = time.perf_counter() - start_s, time.process_time() - start_cpu
+    took_s, took_cpu = time.perf_counter() - start_s, _cpu_s() - start_cpu
     verifying.look(exported)
     return LogRow(
         records=exported,
@@ -98,6 +104,8 @@ def _measure(log: Path, store: SyncStore, records: int, say: Callable[[str], Non
         verify_per_core_s=exported / took_cpu,
         export_rss_mb=tuple(exporting.seen_mb),
         verify_rss_mb=tuple(verifying.seen_mb),
+        verify_processes=processes_for(segments),
+        verify_process_rss_mb=verifying.most_of_children_mb,
         sync_ms=sync_ms(log),
         verdict=report.verdict.name.lower(),
     )
@@ -135,11 +143,14 @@ def _feed(store: SyncStore, commands: Commands, n: int, count: int) -> int:
 class _Memory:
     """Looks at this process's memory after each fifth of so many records; what is told late is looked at once."""
 
-    def __init__(self, records: int) -> None:
-        self._records, self._next = records, 1
+    def __init__(self, records: int, *, other_children: frozenset[int] = frozenset()) -> None:
+        self._records, self._next, self._others = records, 1, other_children
         self.seen_mb: list[float] = []
+        self.most_of_children_mb = 0.0
 
     def look(self, done: int) -> None:
+        seen = (_rss_mb(pid) for pid in _children() - self._others)
+        self.most_of_children_mb = max(self.most_of_children_mb, *seen, 0.0)
         if done >= self._next * self._records / 5:
             self._next = 5 * done // self._records + 1
             self.seen_mb.append(_rss_mb())
@@ -152,6 +163,17 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-def _rss_mb() -> float:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+def _cpu_s() -> float:
+    """Processor time of this process and of its children that have ended."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
+def _children() -> frozenset[int]:
+    return frozenset(
+        int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
+    )
+
+
+def _rss_mb(pid: int | str = "self") -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGESIZE") / 1e6

@@ -110,7 +110,8 @@ def _bench_log(effects: int, directory: Path | None, *, as_json: bool) -> None:
     text = (
         f"log: {row.records} records of {row.line_bytes:.0f} B: exported {row.export_rate:,.0f}/s "
         f"({row.export_per_core_s:,.0f} per second of a core, one sync {row.sync_ms:.2f} ms), "
-        f"verified {row.verify_rate:,.0f}/s ({row.verify_per_core_s:,.0f} per second of a core); "
+        f"verified {row.verify_rate:,.0f}/s ({row.verify_per_core_s:,.0f} per second of a core; "
+        f"processes: {row.verify_processes}, {row.verify_process_rss_mb:.0f} MB); "
         f"memory at each fifth {exporting} MB while it exports, {verifying} MB while it verifies; {row.verdict}"
     )
     emit(row.record(), as_json=as_json, text=text)

@@ -60,6 +60,9 @@ def verify_command(
     ] = None,
     checkpoint: Annotated[list[Path] | None, typer.Option(help="A checkpoint from elsewhere; repeatable.")] = None,
     max_uncovered: Annotated[int | None, typer.Option(min=0, help="Records that no checkpoint may cover.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Read by so many processes; a long log by one for each processor.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Re-read all of it. Exits 0 verified, 1 tampered, 2 usage, 3 cut or put back, 4 incomplete, 5 effects, 6 I/O.
@@ -80,6 +83,7 @@ def verify_command(
             pin=pin,
             checkpoints=checkpoint or (),
             max_uncovered=max_uncovered,
+            processes=processes,
             progress=_progress if sys.stderr.isatty() else None,
         )
     except VerifierUsage as error:

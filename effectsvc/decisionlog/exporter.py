@@ -394,9 +394,13 @@ def is_at(entry: StreamEntry, cursor: Cursor) -> bool:
 
 def _source_of(stream_id: str, fields: dict[str, str]) -> dict[str, Any]:
     """`s` of a record. A counter that is none becomes 0, which no record may have."""
-    source: dict[str, Any] = {name: fields.get(name, "") for name in _SAID}
-    source.update({"id": stream_id, "n": int(fields["n"]) if _N.fullmatch(fields.get("n", "")) else 0})
-    return source
+    said = fields if fields.keys() == _FIELDS else {name: fields.get(name, "") for name in _SAID}
+    n = fields.get("n", "")
+    return {
+        "answer": said["answer"], "epoch": said["epoch"], "from": said["from"], "id": stream_id,
+        "layer": said["layer"], "n": int(n) if _N.fullmatch(n) else 0, "op": said["op"], "rule": said["rule"],
+        "to": said["to"], "type": said["type"],
+    }  # fmt: skip
 
 
 def _place(stream_id: str) -> tuple[int, int]:

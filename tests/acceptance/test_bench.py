@@ -73,7 +73,8 @@ def test_export_and_verification_are_measured_with_the_memory_that_they_take(tmp
     [row] = rows_of(run_bench("--workload", "log", "--effects", "400", "--json", directory=tmp_path))
     assert row.keys() == {
         "schema_version", "workload", "records", "line_bytes", "export_rate", "export_per_core_s", "verify_rate",
-        "verify_per_core_s", "export_rss_mb", "verify_rss_mb", "sync_ms", "verdict",
+        "verify_per_core_s", "export_rss_mb", "verify_rss_mb", "verify_processes",
+        "verify_process_rss_mb", "sync_ms", "verdict",
     }  # fmt: skip
     assert row["records"] > 1_200
     assert row["verdict"] == "verified"

@@ -9,17 +9,32 @@ from typing import Any
 
 from effectsvc.core.decision import NO_POLICY, Facts, decision_entry, entry_hash, note_entry, outcome_entry, shown_ref
 from effectsvc.core.effect import Caller
+from effectsvc.decisionlog import Report, verify
 from effectsvc.decisionlog.checkpoint import Checkpoint, sign
 from effectsvc.decisionlog.keys import Signer, new_signer
 from effectsvc.decisionlog.layout import Layout, lines_of
 from effectsvc.decisionlog.record import dump, record_hash
 from effectsvc.decisionlog.tree import Frontier
+from effectsvc.decisionlog.verifier import pieces
 from effectsvc.decisionlog.writer import LogWriter
 
 ORIGIN = "example.org/acme/pay/0"
 EPOCH = "0123456789abcdef"
 START_MS = 1_800_000_000_000
 Entry = tuple[dict[str, Any], bytes]
+
+
+def verify_alike(log: Path, **how: Any) -> Report:
+    """What the verifier says; and it says the same when it reads the log in pieces of every size."""
+    report = verify(log, **how)
+    whole = pieces.PIECE
+    for size in (1, 997, 5_000):
+        pieces.PIECE = size  # type: ignore[misc]
+        try:
+            assert verify(log, **how).record() == report.record(), f"in pieces of {size} bytes"
+        finally:
+            pieces.PIECE = whole  # type: ignore[misc]
+    return report
 
 
 class Stream:

@@ -24,7 +24,7 @@ from effectsvc.decisionlog.record import FIRST_LINK, RecordFault, dump, make_lin
 from effectsvc.decisionlog.roll import roll
 from effectsvc.decisionlog.writer import LogWriter
 from tests.decisionlog import stranger
-from tests.decisionlog.log_maker import ORIGIN, Stream, put_lines, read_lines, rechained, resign, write
+from tests.decisionlog.log_maker import ORIGIN, Stream, put_lines, read_lines, rechained, resign, verify_alike, write
 
 FEW = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -64,7 +64,7 @@ def evidence(log: Path) -> list[Path]:
 
 def judged(log: Path, key: str) -> tuple[int, int]:
     """Our verdict and the stranger's."""
-    return int(verify(log, key=key).verdict), stranger.verify(log, key)
+    return int(verify_alike(log, key=key).verdict), stranger.verify(log, key)
 
 
 def seen(log: Path, key: str, path: Path, changed: bytes) -> tuple[int, int]:
@@ -208,6 +208,37 @@ def test_no_bytes_make_the_reader_fall_over(raw: bytes) -> None:
         except (*stranger.FAULTS, EOFError):
             others = None
         assert ours == others
+
+
+FOREIGN = (
+    st.binary(max_size=60)
+    | st.dictionaries(st.text(max_size=4), VALUES | st.floats(), max_size=3).map(
+        lambda value: json.dumps(value).encode()
+    )
+    | st.dictionaries(KEYS, VALUES, max_size=3).map(dump)
+    | st.sampled_from([b"{}", b"[]", b"1", b'{"v":9}', b'{"a":1},"e":{}', b'{"a":' * 9 + b"1" + b"}" * 9])
+)
+SOURCES = {**SOURCE, "n": 0}, {**SOURCE, "id": "01-0"}, {**SOURCE, "type": "prune"}, {"type": "prune", "x": 1}
+
+
+@settings(FEW, max_examples=200)
+@given(entry=FOREIGN, source=st.sampled_from([SOURCE, *SOURCES]), index=st.sampled_from([0, 1, -1]), p=st.booleans())
+def test_the_writer_makes_a_line_exactly_where_the_reader_takes_it(
+    entry: bytes, source: dict[str, Any], index: int, p: bool
+) -> None:
+    """And what is wrong has one name for both."""
+    previous = FIRST_LINK if p else "none"
+    line = b'{"e":%s,"i":%d,"p":"%s","s":%s,"v":1}' % (entry, index, previous.encode(), dump(source))
+    answers = []
+    for reading in (
+        lambda: read_line(line).line,
+        lambda: make_line(entry=entry, index=index, previous=previous, source=source),
+    ):
+        try:
+            answers.append(reading())
+        except RecordFault as fault:
+            answers.append(fault.code)
+    assert answers[0] == answers[1]
 
 
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

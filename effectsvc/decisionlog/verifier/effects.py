@@ -11,7 +11,7 @@ import binascii
 import struct
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
@@ -35,7 +35,9 @@ DECISION, OUTCOME, LATE, WORD = 1, 2, 3, 4
 ALLOWED, CLOSES, HAPPENED, RERUN_SAFE, UNKNOWN, IS_READ = 1, 2, 4, 8, 16, 32
 
 _FACT: Final = struct.Struct("<16sBB16s16s8sQQ")
-"""effect, kind, flags, decision, intent, reference, index, due."""
+"""effect, kind, flags, decision, intent, reference, index, due. Its key is the effect."""
+KIND: Final = 16
+"""Where in a fact its kind stands."""
 _DID: Final = struct.Struct("<16s16s8sBQ")
 """intent, effect, reference, flags, index."""
 _NONE16: Final = bytes(16)
@@ -61,6 +63,14 @@ class Buckets:
     def put(self, key: bytes, fact: bytes) -> None:
         self._parts[key[0] % BUCKETS] += fact
         self._held += len(fact)
+        if self._held > IN_MEMORY:
+            self._spill()
+
+    def put_all(self, parts: Sequence[bytes | bytearray]) -> None:
+        """Facts that were put apart already: bucket by bucket, as `put` would."""
+        for part, more in zip(self._parts, parts, strict=True):
+            part.extend(more)
+            self._held += len(more)
         if self._held > IN_MEMORY:
             self._spill()
 
@@ -116,20 +126,18 @@ class EffectCheck:
         self._facts.__exit__()
 
     def take(self, record: Record) -> None:
-        """One record of a script. Entry types that say nothing of an attempt are passed over."""
-        source = record.source
-        self._newest = source["id"]
-        kind = source["type"]
-        reader = _READERS.get(kind)
-        if reader is None:
-            return
-        entry = record.entry
-        effect = entry.get("effect")
-        if type(effect) is not str:
-            return
-        self.decisions += kind == "decision"
-        key = effect_key(effect)
-        self._facts.put(key, reader(key, record, entry, source))
+        """One record of a script."""
+        self._newest = record.source["id"]
+        fact = fact_of(record)
+        if fact is not None:
+            self.decisions += fact[KIND] == DECISION
+            self._facts.put(fact, fact)
+
+    def take_all(self, facts: Sequence[bytes | bytearray], *, decisions: int, newest: str) -> None:
+        """What `fact_of` said of many records in order, by bucket; `newest` is the source's id of the last."""
+        self._newest = newest
+        self.decisions += decisions
+        self._facts.put_all(facts)
 
     def finish(self, report: Report) -> None:
         """Adds what is wrong to the report, and counts what is open, in doubt, and happened."""
@@ -268,6 +276,17 @@ class _Happened:
 
 
 # ---- what a record says of an attempt --------------------------------------------------------------------------------
+
+
+def fact_of(record: Record) -> bytes | None:
+    """What a record of a script says of an effect; None where it says nothing of an attempt."""
+    source = record.source
+    reader = _READERS.get(source["type"])
+    if reader is None:
+        return None
+    entry = record.entry
+    effect = entry.get("effect")
+    return reader(effect_key(effect), record, entry, source) if type(effect) is str else None
 
 
 # What is said of one effect comes close together: a few hundred are under way at once.

@@ -28,10 +28,12 @@ from effectsvc.decisionlog.record import (
 )
 from effectsvc.decisionlog.verifier.effects import EffectCheck
 from effectsvc.decisionlog.verifier.notes import Key, Note, NoteMalformed, notes_of, read_key, read_note
+from effectsvc.decisionlog.verifier.pieces import Run, Span, spans_of
+from effectsvc.decisionlog.verifier.readers import readers_of
 from effectsvc.decisionlog.verifier.report import Fault, Report, Verdict, VerifierUsage
 
 BLOCK: Final = 1 << 20
-"""Bytes read at once."""
+"""Bytes read at once, where they are looked at line by line."""
 PROGRESS_S: Final = 1.0
 _SEGMENT: Final = re.compile(r"([0-9]{20})\.jsonl")
 _ANCHOR: Final = re.compile(r"([0-9]{20})\.json")
@@ -52,6 +54,7 @@ class _Asked:
     more: list[Note]
     max_uncovered: int | None
     progress: Callable[[int], None] | None
+    processes: int | None
 
 
 @dataclass(slots=True)
@@ -100,13 +103,15 @@ def verify(
     checkpoints: Sequence[Path] = (),
     max_uncovered: int | None = None,
     progress: Callable[[int], None] | None = None,
+    processes: int | None = None,
 ) -> Report:
     """Re-reads a whole log and says what holds.
 
     `key` is the log's first public key as its owner gave it to you; without it the log's own `origin.pub` is used,
     which proves integrity and not origin. `pin` is a file that an earlier verification left: it is read, and on a
     whole log moved forward. `checkpoints` are notes from elsewhere (a witness's copy). `progress` is told how many
-    records were read.
+    records were read. `processes` read the lines: None for as many as there are processors where the log is long,
+    1 for this one alone; the report is the same.
 
     Raises VerifierUsage for keys and pins that are none, OSError when files cannot be read.
     """
@@ -119,6 +124,7 @@ def verify(
         more=[_read_given(path) for path in checkpoints],
         max_uncovered=max_uncovered,
         progress=progress,
+        processes=processes,
     )
     with _without_cycles():
         report = _Walk(Path(log), asked).run()
@@ -158,14 +164,16 @@ def _keep_pin(path: Path, log: Path, report: Report) -> None:
     beside.replace(path)
 
 
-def _blocks(path: Path) -> Iterator[tuple[list[bytes], bytes]]:
+def _blocks(span: Span) -> Iterator[tuple[list[bytes], bytes]]:
     """The whole lines of one block after the other, and what is left without an LF so far.
 
     A line too long comes cut, but longer than is allowed.
     """
-    with path.open("rb") as file:
-        rest = b""
-        while block := file.read(BLOCK):
+    with span.path.open("rb") as file:
+        file.seek(span.start)
+        left, rest = span.end - span.start, b""
+        while block := file.read(min(BLOCK, left)):
+            left -= len(block)
             lines = (rest + block).split(b"\n")
             rest = lines.pop()[: MAX_LINE + 1]
             yield lines, rest
@@ -255,28 +263,67 @@ class _Walk:
     # ---- the lines -------------------------------------------------------------------------------------------------
 
     def _segments(self) -> None:
-        for position, name in enumerate(self.segments):
-            first, file = int(name[:20]), f"seg/{name}"
-            if first != self.state.size:
-                if first > self.state.size and self.used_anchor != self.state.size:
-                    said = f"records {self.state.size} to {first - 1} are missing: a segment was removed"
-                    self._fail("SEGMENT_GAP", said, file=file, index=self.state.size)
-                said = f"a segment that starts at {first} stands where record {self.state.size} must"
-                self._fail(
-                    "INDEX", said, file=file, index=self.state.size, expected=str(self.state.size), found=str(first)
-                )
-            is_last = position == len(self.segments) - 1
-            offset, torn = 0, b""
-            for lines, rest in _blocks(self.log / "seg" / name):
-                for line in lines:
-                    self._line(line, file, offset)
-                    offset += len(line) + 1
-                torn = rest
-            if torn and not is_last:
-                self._fail("SEGMENT_TORN", "a line without its end, inside the log", file=file, offset=offset)
-            if torn:
-                said = f"{len(torn)} bytes after the last whole line of {file}: an append that was cut"
-                self.report.notes.append(f"TORN_TAIL: {said}")
+        paths = [self.log / "seg" / name for name in self.segments]
+        with readers_of(paths, processes=self.asked.processes) as read:
+            for span, found in read(span for path in paths for span in spans_of(path)):
+                if span.start == 0:
+                    self._segment(span.path)
+                if found is None:
+                    self._lines(span)
+                    continue
+                for each in found:
+                    if isinstance(each, Run):
+                        self._run(each, span.path)
+                    else:
+                        self._line(each.line, f"seg/{span.path.name}", each.offset)
+                self._tell()
+
+    def _segment(self, path: Path) -> None:
+        """A segment starts where the one before it ended."""
+        first, size, file = int(path.name[:20]), self.state.size, f"seg/{path.name}"
+        if first == size:
+            return
+        if first > size and self.used_anchor != size:
+            said = f"records {size} to {first - 1} are missing: a segment was removed"
+            self._fail("SEGMENT_GAP", said, file=file, index=size)
+        said = f"a segment that starts at {first} stands where record {size} must"
+        self._fail("INDEX", said, file=file, index=size, expected=str(size), found=str(first))
+
+    def _lines(self, span: Span) -> None:
+        """Line by line, each fault in its place."""
+        file, offset, torn = f"seg/{span.path.name}", span.start, b""
+        for lines, rest in _blocks(span):
+            for line in lines:
+                self._line(line, file, offset)
+                offset += len(line) + 1
+            torn = rest
+            self._tell()
+        if torn and span.path.name != self.segments[-1]:
+            self._fail("SEGMENT_TORN", "a line without its end, inside the log", file=file, offset=offset)
+        if torn:
+            said = f"{len(torn)} bytes after the last whole line of {file}: an append that was cut"
+            self.report.notes.append(f"TORN_TAIL: {said}")
+
+    def _run(self, run: Run, path: Path) -> None:
+        """Records that are in order among themselves: here is looked at whether they follow what is before."""
+        state = self.state
+        before = (state.size, state.head, state.next_n)
+        if before != (run.index, run.previous, run.n) or run.first_id <= state.stream_id or run.index == 0:
+            self._lines(Span(path, run.start, run.end))
+            return
+        for leaf in run.leaves:
+            state.add(leaf)
+            if state.size in self.sizes:
+                self._pass_size()
+        state.head = run.leaves[-1].hex()
+        state.n = run.n + len(run.leaves) - 1
+        state.next_n, state.stream_id = state.n + 1, run.last_id
+        self.effects.take_all(run.facts, decisions=run.decisions, newest=run.newest)
+
+    def _tell(self) -> None:
+        if self.asked.progress is not None and time.monotonic() - self._told_at > PROGRESS_S:
+            self._told_at = time.monotonic()
+            self.asked.progress(self.state.size)
 
     def _line(self, line: bytes, file: str, offset: int) -> None:
         state, index = self.state, self.state.size
@@ -305,9 +352,6 @@ class _Walk:
         state.add(leaf)
         if state.size in self.sizes:
             self._pass_size()
-        if not index & 1023 and self.asked.progress is not None and time.monotonic() - self._told_at > PROGRESS_S:
-            self._told_at = time.monotonic()
-            self.asked.progress(state.size)
 
     def _pass_size(self) -> None:
         self.state.roots[self.state.size] = self.state.root()
