@@ -105,6 +105,13 @@ def test_several_processes_say_what_one_says(
     assert (int(alone.verdict) == 0) == (attack is nothing)
 
 
+def test_a_piece_of_nonsense_is_given_back_as_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "seg"
+    path.write_bytes(b"\n" * 9_000)
+    [span] = pieces.spans_of(path)
+    assert list(pieces.read_span(span)) == [pieces.Line(b"", 0)]
+
+
 def test_processes_that_are_killed_leave_their_pieces_to_the_one_that_asked(
     long_log: tuple[Path, Signer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,7 +85,7 @@ def _last_end(file: BinaryIO, start: int, size: int) -> int | None:
 
 
 def read_span(span: Span) -> Iterator[Run | Line]:
-    """All that stands in a span of whole lines, in order. Raises OSError."""
+    """All that stands in a span of whole lines, in order, up to a line that is no record. Raises OSError."""
     with span.path.open("rb") as file:
         file.seek(span.start)
         lines = file.read(span.end - span.start).split(b"\n")
@@ -101,6 +101,8 @@ def read_span(span: Span) -> Iterator[Run | Line]:
                 yield run
             run = None
             yield Line(line, offset)
+            if record is None:
+                return  # nothing behind it can be vouched for; so a file of nonsense takes no memory
             offset += len(line) + 1
             continue
         _, at, previous, _, source = record
