@@ -401,6 +401,10 @@ def prune_command(
     reason: Reason,
     before: Annotated[int | None, typer.Option(min=1, help="Remove whole segments before this index.")] = None,
     through_head: Annotated[bool, typer.Option(help="Remove everything that is there.")] = False,
+    forget: Annotated[
+        bool,
+        typer.Option(help="Keep nothing of the attempts that ended: a later repeat of one is not found any more."),
+    ] = False,
     key_file: KeyFile = None,
     key_env: KeyEnv = None,
     key: Key = None,
@@ -409,6 +413,8 @@ def prune_command(
     as_json: AsJson = False,
 ) -> None:
     """Remove whole segments below a signed checkpoint; an anchor stays, so that the rest verifies.
+
+    Of each attempt that ended, 65 bytes of digests stay beside the anchor, so that a repeat of what happened is found.
 
     Exit codes: 0, 1, 2, 5, 6.
 
@@ -425,7 +431,10 @@ def prune_command(
 
     def run(*, dry: bool) -> Pruned:
         try:
-            return prune(log, signers=signers, before=before, by=who, reason=reason, key=_key_text(key), dry_run=dry)
+            return prune(
+                log, signers=signers, before=before, by=who, reason=reason, key=_key_text(key), dry_run=dry,
+                forget=forget,
+            )  # fmt: skip
         except DecisionLogError as error:
             start = min((first for first, _ in Layout(log).segments()), default=0)
             if error.code != "nothing_to_prune" or not start:
@@ -435,13 +444,19 @@ def prune_command(
 
     if dry_run or not yes:
         would = run(dry=True)
-        question = f"{would.segments} segments, records {would.start} to {would.size - 1}, {would.bytes} bytes, go."
+        question = (
+            f"{would.segments} segments, records {would.start} to {would.size - 1}, {would.bytes} bytes, go; "
+            f"{would.kept} ended attempts are kept in {would.kept_bytes} bytes."
+        )
         if dry_run:
             emit({**asdict(would), "answer": "would_prune"}, as_json=as_json, text=f"would remove: {question}")
             return
         confirm(question, yes=yes)
     done = run(dry=False)
-    text = f"removed {done.segments} segments, records {done.start} to {done.size - 1}; {done.open_decisions} open kept"
+    text = (
+        f"removed {done.segments} segments, records {done.start} to {done.size - 1}; kept {done.open_decisions} open "
+        f"decisions, and {done.kept} ended attempts in {done.kept_bytes} bytes"
+    )
     emit({**asdict(done), "answer": "pruned"}, as_json=as_json, text=text)
 
 

@@ -2,7 +2,7 @@
 
 <log>/seg/<first index, 20 digits>.jsonl    records, LF only, append-only
 <log>/ckpt/<size, 20 digits>.note           signed checkpoints, immutable; .cosig beside it; `latest` by rename
-<log>/prune/<size, 20 digits>.json          the anchor of a pruned log
+<log>/prune/<size, 20 digits>.json          the anchor of a pruned log; .ended beside it: what ended before it
 <log>/quarantine/                           what was cut from a torn end, or sealed away
 <log>/origin.pub  .lock  state.json         the first public key; one writer; a cache that may be deleted
 """
@@ -14,7 +14,7 @@ import fcntl
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ BLOCK: Final = 1 << 20
 SEGMENT: Final = re.compile(r"([0-9]{20})\.jsonl")
 NOTE: Final = re.compile(r"([0-9]{20})\.note")
 ANCHOR: Final = re.compile(r"([0-9]{20})\.json")
+ENDED: Final = re.compile(r"([0-9]{20})\.ended")
 
 
 class Layout:
@@ -57,9 +58,29 @@ class Layout:
     def anchor(self, size: int) -> Path:
         return self.prune_dir / f"{size:020}.json"
 
+    def ended(self, size: int) -> Path:
+        return self.prune_dir / f"{size:020}.ended"
+
+    def start(self) -> int:
+        """The first index that is there. What a prune that was cut has left before its anchor is no part of the log."""
+        segments, anchors = _numbered(self.segments_dir, SEGMENT), [size for size, _ in self.anchors()]
+        if not segments:
+            return max(anchors, default=0)
+        first = segments[0][0]
+        return first and min((size for size in anchors if size >= first), default=first)
+
     def segments(self) -> list[tuple[int, Path]]:
         """Each segment with its first index, in order."""
-        return _numbered(self.segments_dir, SEGMENT)
+        start = self.start()
+        return [(first, path) for first, path in _numbered(self.segments_dir, SEGMENT) if first >= start]
+
+    def left_over(self) -> list[Path]:
+        """What prunes that were cut have left: segments before the start, and what does not stand for the start."""
+        start = self.start()
+        segments = [path for first, path in _numbered(self.segments_dir, SEGMENT) if first < start]
+        beside = [*self.anchors(), *_numbered(self.prune_dir, ENDED)]
+        unfinished = sorted(self.prune_dir.glob(".*.new")) if self.prune_dir.is_dir() else []
+        return segments + [path for size, path in beside if size != start] + unfinished
 
     def notes(self) -> list[tuple[int, Path]]:
         return _numbered(self.checkpoints_dir, NOTE)
@@ -121,10 +142,16 @@ def sync_directory(directory: Path) -> None:
 
 def write_whole(path: Path, data: bytes) -> None:
     """The file is there with all of it, on the disk, or not at all; one that is there is replaced."""
+    write_parts(path, [data])
+
+
+def write_parts(path: Path, parts: Iterable[bytes]) -> None:
+    """As `write_whole`, of what need not fit into memory."""
     beside = path.with_name(f".{path.name}.new")
     descriptor = os.open(beside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o640)
     try:
-        write_all(descriptor, data)
+        for part in parts:
+            write_all(descriptor, part)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -1,35 +1,43 @@
 """Prunes a log: whole segments below a signed checkpoint go, and an anchor stays, so that the rest still verifies.
 
 The anchor says what the tree already says (the frontier at the cut), and what the rest needs: the head's hash, the
-cursor, the keys, and the decisions that were still open. A prune entry of the log holds the anchor's digest, so that
-the next checkpoint covers it.
+cursor, the keys, the decisions that were still open, and the digest of the file beside it. That file keeps the attempts
+that ended, so that a repeat of what happened is still found. A prune entry of the log holds the anchor's digest, so
+that the next checkpoint covers both. However it is cut off, the log verifies, and the next prune finishes it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from effectsvc.decisionlog.errors import DecisionLogError, LogDamaged
 from effectsvc.decisionlog.keys import Signer
-from effectsvc.decisionlog.layout import Layout, lines_of, sync_directory, write_whole
+from effectsvc.decisionlog.layout import Layout, lines_of, sync_directory, write_parts, write_whole
 from effectsvc.decisionlog.state import LogState, anchor_bytes, start_of
 from effectsvc.decisionlog.verifier import verify
 from effectsvc.decisionlog.verifier.effects import EffectCheck
+from effectsvc.decisionlog.verifier.ended import NOT_KEPT, ROW, EndedFault, rows_of
 from effectsvc.decisionlog.writer import LogWriter
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What a prune removed, or would remove: the records from `start` up to `size`, in so many segments and bytes."""
+    """What a prune removed, or would remove: the records from `start` up to `size`, in so many segments and bytes.
+
+    `kept` ended attempts are in the file beside the anchor, of `kept_bytes`.
+    """
 
     start: int
     size: int
     segments: int
     bytes: int
     open_decisions: int
+    kept: int
+    kept_bytes: int
 
 
 def prune(
@@ -41,32 +49,53 @@ def prune(
     reason: str,
     key: str | None = None,
     dry_run: bool = False,
+    forget: bool = False,
 ) -> Pruned:
     """Removes the segments that end at or before index `before` (None: through the head).
+
+    With `forget` nothing is kept of the attempts that ended, also of what an earlier prune kept: a repeat of what
+    happened before the cut is not found any more.
 
     Raises LogDamaged for a log that does not verify (removing its records would remove the evidence), LogHeld while an
     exporter has it, DecisionLogError when there is nothing to remove.
     """
     report = verify(log, key=key)
-    if any(fault.code != "SOURCE_GAP" for fault in report.faults):
-        first = next(fault for fault in report.faults if fault.code != "SOURCE_GAP")
+    allowed = {"SOURCE_GAP", "PRUNE_ENDED_MISSING"} if forget else {"SOURCE_GAP"}
+    if faults := [fault for fault in report.faults if fault.code not in allowed]:
+        first = faults[0]
         raise LogDamaged(f"The log does not verify ({first.code}), so nothing is removed: {first.message}.")
     with LogWriter(log, origin=report.origin, signers=signers) as writer:
-        if before is None and not dry_run:
-            writer.rotate()
+        layout = writer.layout
+        if not dry_run:
+            _remove(layout.left_over())
+            if before is None:
+                writer.rotate()
         size, doomed = _doomed(writer, writer.size if before is None else before)
-        state, open_decisions = _state_at(writer.layout, size)
-        anchor = anchor_bytes(state, open_decisions)
-        told = Pruned(report.start, size, len(doomed), sum(p.stat().st_size for p in doomed), len(open_decisions))
+        removed = sum(path.stat().st_size for path in doomed)
+        with _effects_before(layout, size, forget=forget) as (state, effects, since):
+            open_decisions = effects.open_decisions()
+            ended = _Ended(effects)
+            if not forget and dry_run:
+                ended.count()
+            elif not forget:
+                layout.prune_dir.mkdir(exist_ok=True, mode=0o750)
+                sync_directory(layout.log)
+                write_parts(layout.ended(size), ended)
+        told = Pruned(
+            report.start, size, len(doomed), removed, len(open_decisions), ended.bytes // ROW.size, ended.bytes
+        )
         if dry_run:
             return told
+        digest = NOT_KEPT if forget else ended.digest()
+        anchor = anchor_bytes(state, open_decisions, ended=digest, ended_from=since)
         facts = {"size": size, "start": report.start, "anchor": hashlib.sha256(anchor).hexdigest()}
         writer.say("prune", {**facts, "by": by, "reason": reason})
         writer.checkpoint()
-        _keep(writer.layout, size, anchor)
-        for path in doomed:
-            path.unlink()
-        sync_directory(writer.layout.segments_dir)
+        layout.prune_dir.mkdir(exist_ok=True, mode=0o750)
+        sync_directory(layout.log)
+        write_whole(layout.anchor(size), anchor)
+        _remove(doomed)
+        _remove(layout.left_over())
     return told
 
 
@@ -83,25 +112,59 @@ def _doomed(writer: LogWriter, before: int) -> tuple[int, list[Path]]:
     return starts[-1], [path for first, path in segments if first < starts[-1]]
 
 
-def _state_at(layout: Layout, size: int) -> tuple[LogState, list[dict[str, object]]]:
-    """Where the log stood at a size, and which decisions were open then: from its records, not from a cache."""
+@contextmanager
+def _effects_before(layout: Layout, size: int, *, forget: bool) -> Iterator[tuple[LogState, EffectCheck, int]]:
+    """Where the log stood at a size, what it said of effects until then, and from which record on that is known.
+
+    From its records and what an earlier prune kept of others, not from a cache.
+    """
     state, anchor = start_of(layout)
+    since = state.size
     with EffectCheck(open_before=anchor["open"] if anchor else ()) as effects:
-        for _, path in layout.segments():
-            for offset, line in lines_of(path):
-                if state.size == size:
-                    return state, effects.open_decisions()
-                record = state.take_line(line, f"{path.name} at byte {offset}")
-                if not record.is_own:
-                    effects.take(record)
-        return state, effects.open_decisions()
+        if anchor and not forget and anchor.get("ended", NOT_KEPT) != NOT_KEPT:
+            since = anchor["ended_from"]
+            try:
+                effects.take_ended(rows_of(layout.ended(state.size), anchor["ended"]))
+            except (OSError, EndedFault) as fault:
+                raise LogDamaged(f"What the last prune kept cannot be read: {fault}.") from fault
+        _read_to(layout, size, state, effects)
+        yield state, effects, size if forget else since
 
 
-def _keep(layout: Layout, size: int, anchor: bytes) -> None:
-    layout.prune_dir.mkdir(exist_ok=True, mode=0o750)
-    sync_directory(layout.log)
-    write_whole(layout.anchor(size), anchor)
-    for older, path in layout.anchors():
-        if older < size:
-            path.unlink()
-    sync_directory(layout.prune_dir)
+def _read_to(layout: Layout, size: int, state: LogState, effects: EffectCheck) -> None:
+    for _, path in layout.segments():
+        for offset, line in lines_of(path):
+            if state.size == size:
+                return
+            record = state.take_line(line, f"{path.name} at byte {offset}")
+            if not record.is_own:
+                effects.take(record)
+
+
+class _Ended:
+    """The rows of what ended, as they are written: iterated once, and counted and hashed with it."""
+
+    def __init__(self, effects: EffectCheck) -> None:
+        self._effects = effects
+        self._hash = hashlib.sha256()
+        self.bytes = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for part in self._effects.ended():
+            self._hash.update(part)
+            self.bytes += len(part)
+            yield part
+
+    def count(self) -> None:
+        for _ in self:
+            pass
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+
+def _remove(paths: Sequence[Path]) -> None:
+    """In order, the oldest segment first: at any point the rest begins where an anchor stands, or before it."""
+    for path in paths:
+        path.unlink()
+        sync_directory(path.parent)

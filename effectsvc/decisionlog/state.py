@@ -13,7 +13,7 @@ from effectsvc.decisionlog.layout import Layout
 from effectsvc.decisionlog.record import FIRST_LINK, Record, RecordFault, dump, entry_hash, read_line, record_hash
 from effectsvc.decisionlog.tree import Frontier
 
-ANCHOR_VERSION: Final = 1
+ANCHOR_VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +111,12 @@ class LogState:
         self.keys, self.rollbacks = keys, rollbacks
 
 
-def anchor_bytes(state: LogState, open_decisions: list[dict[str, object]]) -> bytes:
-    """The anchor of a log that is pruned at this state."""
-    return dump(state.shown() | {"open": open_decisions, "v": ANCHOR_VERSION})
+def anchor_bytes(state: LogState, open_decisions: list[dict[str, object]], *, ended: str, ended_from: int) -> bytes:
+    """The anchor of a log that is pruned at this state. `ended` is the digest of what is kept of the attempts that
+    ended in the records from `ended_from` on, or `not_kept`.
+    """
+    facts = {"ended": ended, "ended_from": ended_from, "open": open_decisions, "v": ANCHOR_VERSION}
+    return dump(state.shown() | facts)
 
 
 def start_of(layout: Layout) -> tuple[LogState, dict[str, Any] | None]:
@@ -121,20 +124,17 @@ def start_of(layout: Layout) -> tuple[LogState, dict[str, Any] | None]:
 
     Raises LogDamaged where the first segment is missing and no anchor stands for it.
     """
-    state, segments = LogState(), layout.segments()
-    first = segments[0][0] if segments else None
-    if first == 0:
+    state, start = LogState(), layout.start()
+    if start == 0:
         return state, None
-    anchors = [path for size, path in layout.anchors() if first is None or size == first]
-    if not anchors:
-        if first is None:
-            return state, None
+    path = layout.anchor(start)
+    if not path.exists():
         raise LogDamaged("The log's first segment is missing, and no anchor says that it was pruned.")
     try:
-        anchor = orjson.loads(anchors[-1].read_bytes())
+        anchor = orjson.loads(path.read_bytes())
         state.restore(anchor)
     except (ValueError, KeyError, TypeError) as error:
-        raise LogDamaged(f"{anchors[-1].name} is no anchor.") from error
+        raise LogDamaged(f"{path.name} is no anchor.") from error
     return state, anchor
 
 

@@ -12,12 +12,9 @@ WEAK = {0, 1, 2**255 - 20, Y8, 2**255 - 19 - Y8}  # the y of the points of small
 def sha(data): return hashlib.sha256(data).digest()
 def canonical(value): return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 def root_of(peaks): return functools.reduce(lambda right, left: sha(b"\1" + left + right), peaks[-2::-1], peaks[-1])
-def b64(text):
-    if base64.b64encode(raw := base64.b64decode(text, validate=True)).decode() != text: raise ValueError(text)
-    return raw
+def b64(text): return {base64.b64encode(raw := base64.b64decode(text, validate=True)).decode(): raw}[text]  # only the canonical form
 def fits(value, room):
-    if isinstance(value, dict):
-        return all(re.fullmatch("[a-z][a-z0-9_]*", key) for key in value) and fits(list(value.values()), room)
+    if isinstance(value, dict): return all(re.fullmatch("[a-z][a-z0-9_]*", key) for key in value) and fits([*value.values()], room)
     if isinstance(value, list): return room > 0 and all(fits(each, room - 1) for each in value)
     return value is None or isinstance(value, str) or (isinstance(value, int) and abs(value) < 2**53)
 def parse(line):
@@ -46,11 +43,18 @@ def signed(body, lines, vkey):  # whether this key signed, plainly and with the 
                 except InvalidSignature: return False
                 seen.add(kind)
     return True if seen == {1, 4} else None
-# ---- what the log says of effects ----
-class Effects:
+class Effects:  # what the log says of them: by effect and decision whether allowed, safe, intent, due, closed, spoken of
     def __init__(self): self.of, self.did, self.wrong, self.orphans, self.now = {}, {}, False, False, 0
-    def allow(self, effect, name, *fact):  # allowed, safe, intent, due; then: closed, spoken of
-        self.of.setdefault(effect, {})[name[:21]] = [*fact, False, False]
+    def before(self, opened, kept):  # what an anchor, and the file beside it, say of the records before
+        rows = [kept[at : at + 65] for at in range(0, len(kept), 65)]
+        assert len(kept) % 65 == 0 and rows == sorted({*rows})
+        told = [(o["i"], 0, o["effect"], o["decision"], 1 + 8 * o["rerun_safe"], o["intent"], o["due"], o["unknown"], b"") for o in opened]
+        for r, name in ((r, base64.urlsafe_b64encode(r[16:32]).decode()) for r in rows):
+            told.append((int.from_bytes(r[57:]), 1, r[:16].hex(), name, r[56], r[32:48].hex(), 0, True, r[48:56]))
+        for _, _, effect, name, flags, intent, due, spoken, ref in sorted(told, key=lambda each: each[:2]):
+            fact = self.of.setdefault(effect, {}).setdefault(name[:21], [flags & 1, False, intent, due, False, spoken])
+            fact[1], fact[4] = fact[1] or flags & 8, fact[4] or flags & 2
+            if flags & 4: self.did.setdefault(intent, []).append((effect, ref))
     def take(self, e, s, entry):
         self.now, kind, ref = int(s["id"].split("-")[0]), s["type"], str(e.get("provider_ref", "none"))
         if not isinstance(e.get("effect"), str): return
@@ -58,29 +62,28 @@ class Effects:
         if kind == "decision":
             safe = e.get("reversibility") == "reversible" or s["rule"] in ("reversible", "read_safe")
             intent = None if s["op"] == "admit_read" else sha(f"{e.get('intent')}:{e.get('occurrence')}".encode())[:16].hex()
-            name = base64.urlsafe_b64encode(sha(b"\2" + entry)[:16]).decode()
-            self.allow(effect, name, s["answer"] in ("granted", "admitted"), safe, intent, e.get("due_ms"))
+            fact = [s["answer"] in ("granted", "admitted"), safe, intent, e.get("due_ms"), False, False]
+            self.of.setdefault(effect, {})[base64.urlsafe_b64encode(sha(b"\2" + entry)[:16]).decode()[:21]] = fact
         elif kind in ("outcome", "late", "resolve", "reconcile"):
             decisions = self.of.get(effect, {})
             fact, closes = decisions.get(str(e.get("decision_hash"))[:21]), s["to"] != "unknown"
-            if kind == "outcome":
-                self.orphans |= fact is None
-                if fact is None or not fact[0] or (fact[4] and closes):
-                    self.wrong |= fact is not None
-                    return
-                fact[4] |= closes
+            if kind == "outcome" and (fact is None or not fact[0] or (fact[4] and closes)):
+                self.orphans, self.wrong = self.orphans or fact is None, self.wrong or fact is not None
+                return
+            if kind == "outcome": fact[4] |= closes
             for each in [fact] if kind == "outcome" else decisions.values(): each[5] = True
             did = s["to"] == "committed" or kind == "late" or s["answer"] in ("stored", "contradicted")
             intent = (fact or [*decisions.values(), [None] * 3][max(0, len(decisions) - 1)])[2]
-            if did and intent: self.did.setdefault(intent, []).append((effect, ref, any(d[1] for d in decisions.values())))
+            ref = bytes(8) if ref == "none" else sha(ref.encode())[:8]
+            if did and intent: self.did.setdefault(intent, []).append((effect, ref))
     def broken(self, gaps):
         for happened in self.did.values():
-            effects, refs, safe = (set(each) for each in zip(*happened, strict=True))
-            self.wrong |= True not in safe and (len(refs - {"none"}) > 1 or (len(effects) > 1 and "none" in refs))
+            effects, refs = (set(each) for each in zip(*happened, strict=True))
+            twice = len(refs - {bytes(8)}) > 1 or (len(effects) > 1 and bytes(8) in refs)
+            self.wrong |= twice and not any(fact[1] for each in effects for fact in self.of.get(each, {}).values())
         due = [f[3] for of in self.of.values() for f in of.values() if f[0] and not f[5] and type(f[3]) is int and f[3] > 0]
         return self.wrong or (self.orphans and not gaps) or any(ms + 3_600_000 < self.now for ms in due)
-# ---- the whole log: the exit code that `effectsvc log verify` ends with ----
-def verify(log, key=None, pin=None):
+def verify(log, key=None, pin=None):  # the exit code that `effectsvc log verify` ends with
     assert key is None or public_of(key)
     log, found, notes, said, told, effects, sizes = Path(log), set(), [], {}, {}, Effects(), {}
     for path in [*log.glob("ckpt/*.note"), *log.glob("ckpt/latest")]:
@@ -93,14 +96,17 @@ def verify(log, key=None, pin=None):
     segments, anchors = sorted(log.glob("seg/*.jsonl")), {int(p.stem): p.read_bytes() for p in log.glob("prune/*.json")}
     try:
         if not segments or int(segments[0].stem):
-            start = size = max(at for at in [-1, *anchors] if not segments or at <= int(segments[0].stem))
+            start = size = min([at for at in anchors if segments and at >= int(segments[0].stem)] or [max([-1, *anchors])])
             if start < 0: raise EOFError
+            segments = [path for path in segments if int(path.stem) >= start]
             a = json.loads(anchors[size])
             assert canonical(a) == anchors[size] and len(a["frontier"]) == size.bit_count()
             peaks, keys, head, origin = [*map(bytes.fromhex, a["frontier"])], a["keys"], a["head"], a["origin"]
-            want, last_id = a["cursor"]["next_n"], tuple(map(int, a["cursor"]["id"].split("-")))
-            sizes[size] = root_of(peaks)
-            for o in a["open"]: effects.allow(o["effect"], o["decision"], True, o["rerun_safe"], o["intent"], o["due"])
+            want, last_id, sizes[size] = a["cursor"]["next_n"], tuple(map(int, a["cursor"]["id"].split("-"))), root_of(peaks)
+            is_kept, kept = a.get("ended", "not_kept") != "not_kept", [*map(Path.read_bytes, log.glob(f"prune/{size:020}.ended"))]
+            assert not is_kept or [sha(rows).hex() for rows in kept] in ([], [a["ended"]])
+            found |= {4} if is_kept and not kept else set()
+            effects.before(a["open"], b"".join(kept) if is_kept else b"")
         for path in segments:
             if int(path.stem) > size != start: raise EOFError
             *lines, tail = path.read_bytes().split(b"\n")
@@ -113,38 +119,32 @@ def verify(log, key=None, pin=None):
                 elif s["type"] == "prune": told[int(e["size"])] = e["anchor"]
                 elif s["type"] == "discontinuity": gaps, want, last_id = True, e["next_n"], (0, 0)
                 else:
-                    this_id = tuple(map(int, s["id"].split("-")))
-                    assert s["n"] >= want and this_id > last_id
-                    gaps, want, last_id = gaps or s["n"] > want, s["n"] + 1, this_id
+                    assert s["n"] >= want and last_id < (last_id := tuple(map(int, s["id"].split("-"))))
+                    gaps, want = gaps or s["n"] > want, s["n"] + 1
                     effects.take(e, s, entry)
                 leaf, at, head = sha(b"\0" + line), size, sha(b"\0" + line).hex()
                 while at & 1: leaf, at = sha(b"\1" + peaks.pop() + leaf), at >> 1
-                peaks, size = [*peaks, leaf], size + 1
-                sizes[size] = root_of(peaks)
+                sizes[size + 1], peaks, size = root_of([*peaks, leaf]), [*peaks, leaf], size + 1
             assert not tail or path == segments[-1]
         whole = True
     except (EOFError, *FAULTS) as error: found.add(4 if isinstance(error, EOFError) else 1)
-    key = key or ((log / "origin.pub").read_text().strip() if (log / "origin.pub").exists() else None)
-    known = [each for each, _ in keys]
+    key, known = key or ((log / "origin.pub").read_text().strip() if (log / "origin.pub").exists() else None), [each for each, _ in keys]
     for at, of, what, body, lines in notes if key and (key in known or not keys) else []:
         last = max([since for _, since in keys if since <= at], default=None)
-        valid = [each for each, since in keys if since == last]
-        valid += [each for each, since in keys if since < at][-1:] if at == last else []
+        valid = [each for each, since in keys if since == last] + [each for each, since in keys if since < at][-1:] * (at == last)
         answers = [signed(body, lines, each) for each in valid]
         if answers and all(answers) and of == origin: said.setdefault(at, set()).add(what)
         elif valid:
-            others = any(signed(body, lines, each) for each in known if each not in valid)
-            found.add(4 if next(a for a in [*answers, 0] if not a) is None and not others else 1)
+            found.add(1 if next(a for a in [*answers, 0] if not a) == 0 or any(signed(body, lines, k) for k in {*known} - {*valid}) else 4)
     own = max([since for each, since in keys if each == key], default=0)
     unproved = min([since for _, since in keys if since > own and since not in said], default=2**53)
     for at, those in said.items():
-        split = len(those) > 1 or (at > size and whole)
-        found |= {4} if at > unproved else {3} if split else {1} if sizes.get(at, *those) not in those else set()
+        split = {3} if len(those) > 1 or (at > size and whole) else {1} if sizes.get(at, *those) not in those else set()
+        found |= {4} if at > unproved else split
     for at, raw in anchors.items() if whole else ():
-        found |= {1} if told.get(at, sha(raw).hex()) != sha(raw).hex() else set()
-        found |= {4} if at == start and (at not in told or at not in [note[0] for note in notes]) else set()
-    if whole and pin is not None:
-        _, at, root, *_ = Path(pin).read_text().split("\n")
+        doubtful = at == start and (at not in told or at not in [note[0] for note in notes])
+        found |= {1} if told.get(at, sha(raw).hex()) != sha(raw).hex() else {4} if doubtful else set()
+    for _, at, root, *_ in [Path(pin).read_text().split("\n")] if whole and pin is not None else []:
         found |= {3} if int(at) > size or sizes.get(int(at), b64(root)) != b64(root) else set()
     found |= ({4} if not said or (whole and gaps) else set()) | ({5} if whole and effects.broken(gaps) else set())
     return next((code for code in (1, 3, 5, 4) if code in found), 0)

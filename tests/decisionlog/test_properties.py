@@ -39,7 +39,9 @@ SOURCE = {
 
 @pytest.fixture(scope="module")
 def whole() -> Iterator[tuple[Path, str]]:
-    """A log with everything in it, signed to its end: segments, an anchor, a key that was rolled, an open decision."""
+    """A log with everything in it, signed to its end: segments, an anchor with what ended before it, a key that was
+    rolled, an open decision.
+    """
     with tempfile.TemporaryDirectory() as directory:
         log, stream = Path(directory) / "log", Stream()
         old, new = new_signer("example.org/acme/pay"), new_signer("example.org/acme/pay-2")
@@ -56,10 +58,10 @@ def whole() -> Iterator[tuple[Path, str]]:
 
 
 def evidence(log: Path) -> list[Path]:
-    """The files that are the log: segments, checkpoints, the anchor."""
+    """The files that are the log: segments, checkpoints, the anchor and what is kept beside it."""
     layout = Layout(log)
     found = [*layout.segments(), *layout.notes(), *layout.anchors()]
-    return [*(path for _, path in found), layout.latest]
+    return [*(path for _, path in found), layout.latest, layout.ended(layout.start())]
 
 
 def judged(log: Path, key: str) -> tuple[int, int]:

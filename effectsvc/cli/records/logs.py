@@ -49,6 +49,10 @@ class Verified(Printed):
     open_decisions: int
     in_doubt: int
     happened: int
+    kept: int
+    """Ended attempts of pruned records that were kept, and compared."""
+    unchecked_before: int
+    """A repeat of what happened before this record cannot be seen."""
     gaps: list[str]
     notes: list[str]
     """What is worth knowing and no fault."""
@@ -89,6 +93,9 @@ class Pruned(Printed):
     segments: NotRequired[int]
     bytes: NotRequired[int]
     open_decisions: NotRequired[int]
+    kept: NotRequired[int]
+    """Ended attempts that stay beside the anchor, so that a repeat of what happened is found."""
+    kept_bytes: NotRequired[int]
 
 
 @record

@@ -15,12 +15,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
+from operator import itemgetter
 from typing import IO, Any, Final
 
 from effectsvc.decisionlog.record import Record
+from effectsvc.decisionlog.verifier.ended import ALLOWED, CLOSES, HAPPENED, RERUN_SAFE, ROW
 from effectsvc.decisionlog.verifier.report import Fault, Report
 
-BUCKETS: Final = 64
+BUCKET_SHIFT: Final = 2
+"""A key's first byte, shifted, is its bucket: so the buckets are in the order of the keys."""
+BUCKETS: Final = 256 >> BUCKET_SHIFT
 """Five million records make buckets of some 5 MB each."""
 IN_MEMORY: Final = 16 << 20
 """Bytes of facts that are kept in memory; more go to the disk."""
@@ -31,13 +35,17 @@ READ_AT_ONCE: Final = 8_192
 GRACE_MS: Final = 3_600_000
 """A decision is open past its deadline when an hour more has gone by in the log: leases, sweeps and restarts fit."""
 
-DECISION, OUTCOME, LATE, WORD = 1, 2, 3, 4
-ALLOWED, CLOSES, HAPPENED, RERUN_SAFE, UNKNOWN, IS_READ = 1, 2, 4, 8, 16, 32
+DECISION, OUTCOME, LATE, WORD, ENDED = 1, 2, 3, 4, 5
+UNKNOWN, IS_READ, IS_PRUNED = 16, 32, 64
+"""Flags beside those of `ended`."""
+PRUNED_CLOSE: Final = -1
+"""The index of a closing outcome that is pruned."""
 
 _FACT: Final = struct.Struct("<16sBB16s16s8sQQ")
 """effect, kind, flags, decision, intent, reference, index, due. Its key is the effect."""
 KIND: Final = 16
 """Where in a fact its kind stands."""
+_INDEX: Final = itemgetter(6)
 _DID: Final = struct.Struct("<16s16s8sBQ")
 """intent, effect, reference, flags, index."""
 _NONE16: Final = bytes(16)
@@ -45,7 +53,7 @@ _NONE8: Final = bytes(8)
 
 
 class Buckets:
-    """Fixed-size facts, put apart by the first byte of their key. Use as `with`."""
+    """Fixed-size facts, put apart by the first byte of their key, in its order. Use as `with`."""
 
     def __init__(self, form: struct.Struct) -> None:
         self.form = form
@@ -61,7 +69,7 @@ class Buckets:
             file.close()
 
     def put(self, key: bytes, fact: bytes) -> None:
-        self._parts[key[0] % BUCKETS] += fact
+        self._parts[key[0] >> BUCKET_SHIFT] += fact
         self._held += len(fact)
         if self._held > IN_MEMORY:
             self._spill()
@@ -105,8 +113,36 @@ class _Decision:
     is_unknown: bool = False
 
 
+@dataclass(slots=True)
+class _Effect:
+    """What the facts say of one effect. `happened`: under which decision, by which reference, told by which record."""
+
+    decisions: dict[bytes, _Decision] = field(default_factory=dict)
+    happened: list[tuple[bytes, bytes, int]] = field(default_factory=list)
+    is_spoken_of: bool = False
+    """Evidence or a verdict speaks of it as a whole."""
+
+    @property
+    def safe(self) -> int:
+        return RERUN_SAFE if any(each.flags & RERUN_SAFE for each in self.decisions.values()) else 0
+
+    def rows(self, effect: bytes) -> Iterator[bytes]:
+        """As a prune keeps it. What repeats another row says nothing more."""
+        told = {(name, ref, HAPPENED) for name, ref, _ in self.happened}
+        closed = {name for name, each in self.decisions.items() if each.closed_at is not None}
+        quiet = closed - {name for name, _, _ in told}
+        told |= {(name, _NONE8, 0) for name in quiet if not self.decisions[name].flags & IS_READ}
+        for name, ref, did in told:
+            each = self.decisions[name]
+            flags = did | each.flags & ALLOWED | (CLOSES if name in closed else 0) | self.safe
+            yield ROW.pack(effect, name, each.intent, ref, flags, each.index)
+
+
 class EffectCheck:
-    """Takes each record once, in order; `finish` says what is wrong. Use as `with`."""
+    """Takes each record once, in order; `finish` says what is wrong. Use as `with`.
+
+    `open_before` is what an anchor keeps of the decisions before it.
+    """
 
     def __init__(self, *, open_before: Iterable[Mapping[str, Any]] = ()) -> None:
         self._facts = Buckets(_FACT)
@@ -118,12 +154,20 @@ class EffectCheck:
             key, name = bytes.fromhex(known["effect"]), decision_key(known["decision"])
             fact = _FACT.pack(key, DECISION, flags, name, intent, _NONE8, known["i"], known["due"])
             self._facts.put(key, fact)
+        self.rows = 0
+        """How many rows of what ended before were taken."""
 
     def __enter__(self) -> EffectCheck:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._facts.__exit__()
+
+    def take_ended(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """What a prune kept, before the first record."""
+        for effect, name, intent, ref, flags, index in rows:
+            self._facts.put(effect, _FACT.pack(effect, ENDED, flags, name, intent, ref, index, 0))
+            self.rows += 1
 
     def take(self, record: Record) -> None:
         """One record of a script."""
@@ -144,12 +188,11 @@ class EffectCheck:
         report.decisions = self.decisions
         self._newest_ms = int(self._newest.partition("-")[0])
         with Buckets(_DID) as did:
-            for bucket in self._facts:
-                by_effect = defaultdict(list)
-                for fact in bucket:
-                    by_effect[fact[0]].append(fact)
-                for effect, facts in by_effect.items():
-                    self._one_effect(effect, facts, report, did)
+            for effect, found in self._each(report):
+                self._judge_open(found, report)
+                for name, ref, index in found.happened:
+                    intent, marks = found.decisions[name].intent, IS_PRUNED if index < report.start else 0
+                    did.put(intent, _DID.pack(intent, effect, ref, found.safe | marks, index))
             report.happened = 0
             for bucket in did:
                 by_intent = defaultdict[bytes, _Happened](_Happened)
@@ -158,29 +201,23 @@ class EffectCheck:
                 for happened in by_intent.values():
                     happened.judge(report)
 
-    def _one_effect(self, effect: bytes, facts: list[Any], report: Report, did: Buckets) -> None:
-        decisions: dict[bytes, _Decision] = {}
-        last, words = None, False
-        for _, kind, flags, name, intent, ref, index, due in facts:
-            if kind == DECISION:
-                last = decisions[name] = _Decision(flags, index, due, intent, is_unknown=bool(flags & UNKNOWN))
-                continue
-            words = words or kind in (LATE, WORD)
-            decision = decisions.get(name)
-            if kind == OUTCOME:
-                if not _check_outcome(decision, flags, index, report):
-                    continue
-                assert decision is not None
-                if flags & CLOSES:
-                    decision.closed_at = index
-                else:
-                    decision.is_unknown = True
-            of = decision or last
-            if flags & HAPPENED and of is not None and not of.flags & IS_READ:
-                marks = RERUN_SAFE if any(each.flags & RERUN_SAFE for each in decisions.values()) else 0
-                did.put(of.intent, _DID.pack(of.intent, effect, ref, marks, index))
-        for decision in decisions.values():
-            if not decision.flags & ALLOWED or decision.closed_at is not None or words:
+    def _each(self, report: Report) -> Iterator[tuple[bytes, _Effect]]:
+        """Every effect and what the facts say of it; what breaks a rule is added to the report."""
+        for bucket in self._facts:
+            yield from self._each_of(bucket, report)
+
+    def _each_of(self, bucket: Iterable[tuple[Any, ...]], report: Report) -> Iterator[tuple[bytes, _Effect]]:
+        by_effect = defaultdict(list)
+        for fact in bucket:
+            by_effect[fact[0]].append(fact)
+        for effect, facts in by_effect.items():
+            if self.rows:  # they came after the open ones, and each stands at its decision's index
+                facts.sort(key=_INDEX)
+            yield effect, _one_effect(facts, report)
+
+    def _judge_open(self, found: _Effect, report: Report) -> None:
+        for decision in found.decisions.values():
+            if not decision.flags & ALLOWED or decision.closed_at is not None or found.is_spoken_of:
                 continue
             if decision.is_unknown:
                 report.in_doubt += 1
@@ -189,6 +226,13 @@ class EffectCheck:
             if decision.due and decision.due + GRACE_MS < self._newest_ms:
                 said = f"record {decision.index} allowed it, and an hour past its deadline nothing says how it ended"
                 report.add(Fault("OPEN_PAST_DEADLINE", said, decision.index))
+
+    def ended(self) -> Iterator[bytes]:
+        """What ended, as a prune keeps it: the rows in their order, many at once. Of a log that breaks no rule."""
+        for bucket in self._facts:
+            yield b"".join(
+                sorted(row for effect, found in self._each_of(bucket, Report()) for row in found.rows(effect))
+            )
 
     def open_decisions(self) -> list[dict[str, object]]:
         """The allowed decisions without a closing outcome, as a prune anchor keeps them."""
@@ -218,6 +262,44 @@ class EffectCheck:
         return sorted(found, key=lambda each: int(each["i"]))  # type: ignore[call-overload]  # an index
 
 
+def _one_effect(facts: list[Any], report: Report) -> _Effect:
+    """Adds to the report what is wrong with an effect's outcomes."""
+    found = _Effect()
+    decisions, last = found.decisions, _NONE16
+    for _, kind, flags, name, intent, ref, index, due in facts:
+        if kind == DECISION:
+            decisions[name], last = _Decision(flags, index, due, intent, is_unknown=bool(flags & UNKNOWN)), name
+            continue
+        if kind == ENDED:
+            _take_row(found, flags, name, intent, ref, index)
+            last = name
+            continue
+        found.is_spoken_of = found.is_spoken_of or kind in (LATE, WORD)
+        decision = decisions.get(name)
+        if kind == OUTCOME:
+            if not _check_outcome(decision, flags, index, report):
+                continue
+            assert decision is not None
+            if flags & CLOSES:
+                decision.closed_at = index
+            else:
+                decision.is_unknown = True
+        of = name if decision is not None else last
+        if flags & HAPPENED and of in decisions and not decisions[of].flags & IS_READ:
+            found.happened.append((of, ref, index))
+    return found
+
+
+def _take_row(found: _Effect, flags: int, name: bytes, intent: bytes, ref: bytes, index: int) -> None:
+    """One row of a pruned part. A decision that happened and was never closed is also among the open ones."""
+    decision = found.decisions.setdefault(name, _Decision(flags & ALLOWED, index, 0, intent))
+    decision.flags |= flags & RERUN_SAFE
+    if flags & CLOSES:
+        decision.closed_at = PRUNED_CLOSE
+    if flags & HAPPENED:
+        found.happened.append((name, ref, index))
+
+
 def _check_outcome(decision: _Decision | None, flags: int, index: int, report: Report) -> bool:
     if decision is None:
         if report.gaps:
@@ -232,9 +314,8 @@ def _check_outcome(decision: _Decision | None, flags: int, index: int, report: R
         report.add(Fault("OUTCOME_OF_REFUSED", said, index))
         return False
     if decision.closed_at is not None and flags & CLOSES:
-        said = (
-            f"record {index} closes the decision of record {decision.index}, which record {decision.closed_at} closed"
-        )
+        closed_at = "a pruned one" if decision.closed_at == PRUNED_CLOSE else f"record {decision.closed_at}"
+        said = f"record {index} closes the decision of record {decision.index}, which {closed_at} closed"
         report.add(Fault("SECOND_OUTCOME", said, index))
         return False
     return True
@@ -245,6 +326,8 @@ class _Happened:
     """What happened for one intent and occurrence, however often."""
 
     is_safe: bool = False
+    is_here: bool = False
+    """In a record that is not pruned."""
     effects: set[bytes] = field(default_factory=set)
     refs: set[bytes] = field(default_factory=set)
     is_unnamed: bool = False
@@ -253,6 +336,7 @@ class _Happened:
 
     def take(self, effect: bytes, ref: bytes, flags: int, index: int) -> None:
         self.is_safe = self.is_safe or bool(flags & RERUN_SAFE)
+        self.is_here = self.is_here or not flags & IS_PRUNED
         if self.is_safe:
             return
         self.effects.add(effect)
@@ -265,7 +349,7 @@ class _Happened:
             self.first.append(index)
 
     def judge(self, report: Report) -> None:
-        report.happened += 1
+        report.happened += self.is_here
         if self.is_safe or not (len(self.refs) > 1 or (len(self.effects) > 1 and self.is_unnamed)):
             return
         said = (

@@ -30,7 +30,7 @@ VERDICTS: Final = {
         (
             "LINE_TOO_LONG", "LINE_UNPARSABLE", "NOT_CANONICAL", "PROFILE", "LINE_FIELDS", "GENESIS", "INDEX", "CHAIN",
             "SEGMENT_TORN", "SOURCE_ORDER", "ROOT_MISMATCH", "CKPT_MALFORMED", "CKPT_BAD_SIGNATURE",
-            "CKPT_OTHER_ORIGIN", "CKPT_WRONG_KEY", "PRUNE_ANCHOR_MISMATCH", "OWN_ENTRY",
+            "CKPT_OTHER_ORIGIN", "CKPT_WRONG_KEY", "PRUNE_ANCHOR_MISMATCH", "PRUNE_ENDED_MISMATCH", "OWN_ENTRY",
         ),
         Verdict.TAMPERED,
     ),
@@ -42,7 +42,8 @@ VERDICTS: Final = {
     **dict.fromkeys(
         (
             "NO_KEY", "UNSIGNED", "CKPT_UNTRUSTED", "SEGMENT_MISSING", "SEGMENT_GAP", "SOURCE_GAP", "UNKNOWN_VERSION",
-            "UNCOVERED", "ANCHOR_UNSIGNED", "ANCHOR_UNCONFIRMED", "PIN_PRUNED", "NOT_WITNESSED", "NO_LOG",
+            "UNCOVERED", "ANCHOR_UNSIGNED", "ANCHOR_UNCONFIRMED", "PRUNE_ENDED_MISSING", "PIN_PRUNED", "NOT_WITNESSED",
+            "NO_LOG",
         ),
         Verdict.INCOMPLETE,
     ),
@@ -102,6 +103,10 @@ class Report:
     open_decisions: int = 0
     in_doubt: int = 0
     happened: int = 0
+    kept: int = 0
+    """Ended attempts of pruned records that a prune kept, and that were looked at too."""
+    unchecked_before: int = 0
+    """A repeat of what happened before this record cannot be seen."""
 
     @property
     def verdict(self) -> Verdict:
@@ -150,6 +155,8 @@ class Report:
             "open_decisions": self.open_decisions,
             "in_doubt": self.in_doubt,
             "happened": self.happened,
+            "kept": self.kept,
+            "unchecked_before": self.unchecked_before,
             "gaps": self.gaps,
             "notes": self.notes,
             "faults": [
@@ -171,8 +178,10 @@ class Report:
             f"{self.in_doubt} in doubt"
         )
         lines += [f"gap: {gap}" for gap in self.gaps] + [f"note: {note}" for note in self.notes]
-        if self.start:
-            lines.append(f"not checked: a repeat of an effect that happened before record {self.start}")
+        if self.kept:
+            lines.append(f"pruned: {self.kept} attempts that ended before record {self.start} are kept, and compared")
+        if self.unchecked_before:
+            lines.append(f"not checked: a repeat of an effect that happened before record {self.unchecked_before}")
         lines.append(f"uncovered: {self.uncovered} records after the last checkpoint")
         if self.witnesses_asked:
             lines.append(f"witnessed {self.witnesses}/{self.witnesses_asked} up to {self.witnessed_to}")

@@ -16,6 +16,7 @@ import orjson
 
 from effectsvc.decisionlog.record import MAX_LINE, Record, RecordFault, dump, read_line, record_hash
 from effectsvc.decisionlog.verifier.effects import EffectCheck
+from effectsvc.decisionlog.verifier.ended import NOT_KEPT, EndedFault, name_of, rows_of
 from effectsvc.decisionlog.verifier.notes import Note, NoteMalformed, notes_of, read_key, read_note
 from effectsvc.decisionlog.verifier.pieces import Run, Span, spans_of
 from effectsvc.decisionlog.verifier.readers import readers_of
@@ -28,7 +29,13 @@ BLOCK: Final = 1 << 20
 PROGRESS_S: Final = 1.0
 _SEGMENT: Final = re.compile(r"([0-9]{20})\.jsonl")
 _ANCHOR: Final = re.compile(r"([0-9]{20})\.json")
-_ANCHOR_FIELDS: Final = ("cursor", "frontier", "head", "keys", "open", "origin", "rollbacks", "size", "v")
+_ANCHOR_FIELDS: Final = {
+    1: ("cursor", "frontier", "head", "keys", "open", "origin", "rollbacks", "size", "v"),
+    2: (
+        "cursor", "ended", "ended_from", "frontier", "head", "keys", "open", "origin", "rollbacks", "size", "v",
+    ),
+}  # fmt: skip
+"""By its version; the first kept nothing of what ended."""
 
 
 class _Stop(Exception):
@@ -174,23 +181,26 @@ class _Walk:
             if match := _ANCHOR.fullmatch(path.name):
                 self.anchors[int(match[1])] = path.read_bytes()
         first = int(self.segments[0][:20]) if self.segments else None
-        below = [size for size in self.anchors if first is None or size <= first]
         if first == 0:
             return
-        if not below:
+        if not self.anchors:
             code, said = ("NO_LOG", "there is no log here") if first is None else ("SEGMENT_MISSING", "")
             said = said or f"the first segment starts at {first}, and no anchor says that what was before it is pruned"
             self._fail(code, said)
-        self._start_from_anchor(max(below))
+        above = [size for size in self.anchors if first is not None and size >= first]
+        size = min(above, default=max(self.anchors))
+        left_over = [name for name in self.segments if int(name[:20]) < size]
+        self.report.notes += [f"seg/{name} is left over from a prune that was cut" for name in left_over]
+        self.segments = self.segments[len(left_over) :]
+        self._start_from_anchor(size)
 
     def _start_from_anchor(self, size: int) -> None:
         state, file = self.state, f"prune/{size:020}.json"
         try:
             anchor = orjson.loads(self.anchors[size])
             assert dump(anchor) == self.anchors[size]
-            assert tuple(anchor) == _ANCHOR_FIELDS
+            assert tuple(anchor) == _ANCHOR_FIELDS[anchor["v"]]
             assert anchor["size"] == size
-            assert anchor["v"] == 1
             state.peaks = [bytes.fromhex(node) for node in anchor["frontier"]]
             state.keys = [(read_key(text), start) for text, start in anchor["keys"]]
             state.head, self.report.origin = anchor["head"], anchor["origin"]
@@ -199,11 +209,28 @@ class _Walk:
             state.stream_id = int(high), int(low)
             self.effects = EffectCheck(open_before=anchor["open"])
             assert len(state.peaks) == size.bit_count()
+            ended, since = str(anchor.get("ended", NOT_KEPT)), int(anchor.get("ended_from", size))
         except (ValueError, TypeError, KeyError, AssertionError, AttributeError, struct.error):
             self._fail("PRUNE_ANCHOR_MISMATCH", f"{file} is no anchor of this format", file=file)
         state.size = self.report.start = size
         self.used_anchor = size
         self._pass_size()
+        self._take_ended(f"prune/{name_of(size)}", ended, since)
+
+    def _take_ended(self, file: str, digest: str, since: int) -> None:
+        """What a prune kept of the attempts that ended in the records from `since` to the anchor."""
+        self.report.unchecked_before = self.state.size if digest == NOT_KEPT else since
+        if digest == NOT_KEPT:
+            return
+        try:
+            self.effects.take_ended(rows_of(self.log / file, digest))
+        except FileNotFoundError:
+            self.report.unchecked_before = self.state.size
+            said = f"{file} is missing, where the anchor names it: what happened before the cut cannot be compared"
+            self.report.add(Fault("PRUNE_ENDED_MISSING", said, file=file))
+        except EndedFault as fault:
+            self._fail("PRUNE_ENDED_MISMATCH", str(fault), file=file)
+        self.report.kept = self.effects.rows
 
     # ---- the lines -------------------------------------------------------------------------------------------------
 
