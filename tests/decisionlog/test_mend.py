@@ -13,6 +13,7 @@ from effectsvc.decisionlog.errors import LogDamaged
 from effectsvc.decisionlog.keys import Signer
 from effectsvc.decisionlog.layout import Layout
 from effectsvc.decisionlog.mend import damage_of, mend
+from effectsvc.decisionlog.prune import prune
 from tests.decisionlog import stranger
 from tests.decisionlog.conftest import Opened
 from tests.decisionlog.feeder import Feeder
@@ -102,3 +103,19 @@ def test_a_whole_log_is_left_alone(log: Path, feeder: Feeder, signer: Signer) ->
     before = {path: path.read_bytes() for path in log.rglob("*") if path.is_file()}
     assert run_mend(log, feeder, signer) is None
     assert {path: path.read_bytes() for path in log.rglob("*") if path.is_file()} == before
+
+
+def test_a_pruned_log_that_is_damaged_is_mended_and_still_compared_with_what_was_kept(
+    log: Path, feeder: Feeder, exporting: Opened, signer: Signer
+) -> None:
+    told = prune(log, signers=[signer], before=None, by="test", reason="retention")
+    feeder.feed(5)
+    with exporting() as exporter:
+        exporter.finish()
+    lines = read_lines(log)
+    put_lines(log, [*lines[:9], lines[9][:-9], *lines[10:]])
+    assert run_mend(log, feeder, signer) is not None
+    report = verify(log, key=str(signer.vkey))
+    assert {fault.code for fault in report.faults} == {"SOURCE_GAP"}
+    assert report.kept == told.kept == 5
+    assert stranger.verify(log, str(signer.vkey)) == int(report.verdict)
