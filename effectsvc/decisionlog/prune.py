@@ -73,17 +73,11 @@ def prune(
         size, doomed = _doomed(writer, writer.size if before is None else before)
         removed = sum(path.stat().st_size for path in doomed)
         with _effects_before(layout, size, forget=forget) as (state, effects, since):
-            open_decisions = effects.open_decisions()
-            ended = _Ended(effects)
-            if not forget and dry_run:
-                ended.count()
-            elif not forget:
-                layout.prune_dir.mkdir(exist_ok=True, mode=0o750)
-                sync_directory(layout.log)
-                write_parts(layout.ended(size), ended)
-        told = Pruned(
-            report.start, size, len(doomed), removed, len(open_decisions), ended.bytes // ROW.size, ended.bytes
-        )
+            open_decisions, ended = effects.open_decisions(), _Ended(effects)
+            if not forget:
+                ended.count() if dry_run else ended.write(layout, size)
+        kept = (len(open_decisions), ended.bytes // ROW.size, ended.bytes)
+        told = Pruned(report.start, size, len(doomed), removed, *kept)
         if dry_run:
             return told
         digest = NOT_KEPT if forget else ended.digest()
@@ -91,12 +85,16 @@ def prune(
         facts = {"size": size, "start": report.start, "anchor": hashlib.sha256(anchor).hexdigest()}
         writer.say("prune", {**facts, "by": by, "reason": reason})
         writer.checkpoint()
-        layout.prune_dir.mkdir(exist_ok=True, mode=0o750)
-        sync_directory(layout.log)
+        _make_folder(layout)
         write_whole(layout.anchor(size), anchor)
         _remove(doomed)
         _remove(layout.left_over())
     return told
+
+
+def _make_folder(layout: Layout) -> None:
+    layout.prune_dir.mkdir(exist_ok=True, mode=0o750)
+    sync_directory(layout.log)
 
 
 def _doomed(writer: LogWriter, before: int) -> tuple[int, list[Path]]:
@@ -142,7 +140,7 @@ def _read_to(layout: Layout, size: int, state: LogState, effects: EffectCheck) -
 
 
 class _Ended:
-    """The rows of what ended, as they are written: iterated once, and counted and hashed with it."""
+    """The rows of what ended, counted and hashed as they go by, once."""
 
     def __init__(self, effects: EffectCheck) -> None:
         self._effects = effects
@@ -158,6 +156,11 @@ class _Ended:
     def count(self) -> None:
         for _ in self:
             pass
+
+    def write(self, layout: Layout, size: int) -> None:
+        """Durable when it returns. Until an anchor names it, it is no part of the log."""
+        _make_folder(layout)
+        write_parts(layout.ended(size), self)
 
     def digest(self) -> str:
         return self._hash.hexdigest()

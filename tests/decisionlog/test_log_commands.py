@@ -180,7 +180,10 @@ def test_a_log_is_pruned_and_its_key_rolled_by_command(tmp_path: Path, signer: S
     words = ("log", "prune", log, "--before", 40, "--key-file", key, "--reason", "retention")
     assert "would remove: 2 segments, records 0 to 31" in run(*words, "--dry-run").output
     run(*words, code=2)  # nobody said yes, and there is no terminal to ask on
-    assert "removed 2 segments" in run(*words, "--yes").output
+    shown = run(*words, "--yes").output
+    assert "removed 2 segments" in shown
+    assert "10 ended attempts in 650 bytes" in shown
+    assert "pruned: 10 attempts that ended before record 32 are kept" in run("log", "verify", log).output
     run("log", "keys", "gen", tmp_path / "new", "--name", "example.org/acme/pay-2")
     words = ("log", "keys", "roll", log, "--old", key, "--new", tmp_path / "new", "--reason", "a year", "--yes")
     assert "rolled at size" in run(*words).output
@@ -208,6 +211,10 @@ def test_commands_that_look_after_a_log_print_records_too(tmp_path: Path, signer
     assert [told(*prune, *dry)["answer"] for dry in (("--dry-run",), (), ())] == [
         "would_prune", "pruned", "already_pruned",
     ]  # fmt: skip
+    assert told("verify", log)["kept"] == 10
+    forgotten = told("prune", log, "--through-head", "--forget", *prune[4:])
+    assert (forgotten["kept"], forgotten["kept_bytes"]) == (0, 0)
+    assert told("verify", log)["unchecked_before"] == forgotten["size"]
     run("log", "keys", "gen", tmp_path / "new", "--name", "example.org/acme/pay-2")
     roll = ("keys", "roll", log, "--old", key, "--new", tmp_path / "new", "--reason", "a year", "--yes")
     assert [told(*roll, *dry)["answer"] for dry in (("--dry-run",), (), ())] == [

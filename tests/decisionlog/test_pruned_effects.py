@@ -175,6 +175,20 @@ def test_a_rerun_that_is_safe_is_no_fault_whichever_side_says_so(log: Path, sign
     assert judged(log) == WHOLE
 
 
+def test_a_verdict_on_an_effect_counts_for_the_last_decision_that_was_pruned(log: Path, signer: Signer) -> None:
+    """Of twelve attempts, each with an intent of its own and none done as far as was known."""
+    stream = Stream()
+    for attempt in range(1, 13):
+        decision = stream.decide("effect-first", attempt=attempt, intent=f"intent-{attempt}")
+        stream.close("effect-first", decision, to="failed", attempt=attempt)
+    export(log, signer, stream)
+    assert pruned(log, signer).kept == 12
+    resolved(stream, "effect-first", "committed")
+    stream.life("effect-second", intent="intent-12")
+    export(log, signer, stream)
+    assert judged(log) == FOUND
+
+
 def test_a_second_outcome_of_a_decision_that_was_closed_and_pruned_is_one(log: Path, signer: Signer) -> None:
     stream = Stream()
     first = stream.decide("effect-first")
@@ -394,6 +408,17 @@ def test_who_must_erase_forgets_and_is_told_what_cannot_be_checked(log: Path, si
     export(log, signer, stream)
     assert judged(log) == FOUND
     assert verify(log).unchecked_before == told.size
+
+
+def test_what_a_prune_that_was_cut_had_begun_to_write_is_forgotten_too(log: Path, signer: Signer) -> None:
+    stream = Stream()
+    stream.lives(5)
+    export(log, signer, stream)
+    (log / "prune").mkdir()
+    (log / "prune" / f".{16:020}.ended.new").write_bytes(b"digests")
+    (log / "prune" / f"{16:020}.ended").write_bytes(b"digests")
+    pruned(log, signer, before=8, forget=True)
+    assert [path.name for path in (log / "prune").iterdir()] == [f"{8:020}.json"]
 
 
 def test_a_dry_run_counts_what_would_be_kept_and_writes_nothing(log: Path, signer: Signer) -> None:
