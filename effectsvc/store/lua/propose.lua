@@ -71,9 +71,13 @@ if stop == 'deadline' then return refuse('deadline_passed', '9:deadline', reason
 local function as_the_client_says() return refuse(rule, layer, '', redis.call('HGET', k_meta, 'policy') == policy) end
 if to == 'refused' and tonumber(string.match(layer, '^[%d.]+') or '99') < 2.3 then return as_the_client_says() end
 -- What layer 2 admitted counts, each call id once; so a known one never does.
-local loop = nil
-if call_id == '' then loop = look_back(effect_id)
-elseif redis.call('EXISTS', k_call) == 0 then loop = look_back(k_call) end
+local loop, called = nil, nil
+if call_id == '' then
+  loop = look_back(effect_id)
+else
+  called = redis.call('GET', k_call)
+  if not called then loop = look_back(k_call) end
+end
 local looped = loop_refusal(loop, refuse)
 if looped then return looped end
 if to == 'refused' then return as_the_client_says() end
@@ -110,22 +114,23 @@ end
 
 local occurrence, again_of = 1, ''
 if call_id ~= '' then
-  local id = redis.call('GET', k_call)
-  if id then
-    local word, e = holder(id)
-    if word == 'look' then return { 'look', id } end
+  if called then
+    local word, e = holder(called)
+    if word == 'look' then return { 'look', called } end
     if e then
-      if not e.same then return refuse('tool_call_conflict', '4:effect', id .. ' ' .. e.told, true) end
+      if not e.same then return refuse('tool_call_conflict', '4:effect', called .. ' ' .. e.told, true) end
       if not e.free or e.rule == 'approval_rejected' then return joined('call', e) end
-      again_of = id
+      again_of = called
     end
   end
   local buried = redis.call('HGET', k_tomb_call, 'c' .. string.match(k_call, '[^:]+$'))
   if buried then return { 'retired', 'call', buried } end
 end
+local claimed = {}
 local function judge_claim(claim)
   local id = redis.call('GET', claim)
   if not id then return nil end
+  claimed[claim] = true
   local word, e = holder(id)
   if word == 'look' then return { 'look', id } end
   if not e then return nil end
@@ -181,7 +186,9 @@ redis.call('SET', k_payload, payload)
 if call_id ~= '' then redis.call('SET', k_call, effect_id) end
 redis.call('SET', k_intent, effect_id)
 -- The other names of this intent are free too, or it would have been answered: who held one is no more in its way.
-for i = 1, #superseded do redis.call('SET', superseded[i], effect_id, 'XX') end
+for i = 1, #superseded do
+  if claimed[superseded[i]] then redis.call('SET', superseded[i], effect_id) end
+end
 if exclusive == '1' then redis.call('SET', k_target, effect_id) end
 remember_call()
 charge_rates(k_more, first_rate)

@@ -1,9 +1,14 @@
 --- include: compensated
 -- Moves an effect to committed with a stored result; used wherever proof of it arrives. Needs move, log, attempts.
+-- `e.is_first`: by its first attempt, and it was never in doubt: so it has few fields to lose, and to look for costs.
 local function happened(e, kind, rule, result, digest, ref, bytes)
   local from = e.state
-  redis.call('HDEL', k_effect, 'decision', 'lane_reason', 'waiting_for', 'rerun', 'doubt', 'alive', 'needs_review', 'reason',
-    'late', 'late_digest', 'late_ref', 'absent_at', 'absent_of', 'probe_at', 'probe_until', 'rule', 'layer', 'proof', 'code', 'bound')
+  if e.is_first then
+    redis.call('HDEL', k_effect, 'decision', 'alive', 'x1')
+  else
+    redis.call('HDEL', k_effect, 'decision', 'lane_reason', 'waiting_for', 'rerun', 'doubt', 'alive', 'needs_review', 'reason',
+      'late', 'late_digest', 'late_ref', 'absent_at', 'absent_of', 'probe_at', 'probe_until', 'rule', 'layer', 'proof', 'code', 'bound')
+  end
   redis.call('HSET', k_effect, 'state', 'committed', 'since', int(now), 'result', digest, 'ref', ref)
   redis.call('SET', k_result, result)
   redis.call('ZREM', k_leases, effect_id)
