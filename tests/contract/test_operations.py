@@ -195,3 +195,59 @@ def test_a_final_effect_stays_what_it_is(stage: Stage, name: str, state: str) ->
     before = stage.fields(at)
     stage.send(OPERATIONS[name](stage, at))
     assert stage.fields(at) == before
+
+
+# ---- what a committed effect keeps -----------------------------------------------------------------------------------
+
+KEPT = {
+    "state", "tool", "version", "tenant", "agent", "run", "lane", "args", "occ", "attempt", "notice", "at", "since",
+    "token", "first", "first_wall", "result", "ref",
+}  # fmt: skip
+
+
+APPROVAL = {"approving", "approved", "approved_until", "approved_by"}
+
+
+def _first(stage: Stage) -> tuple[Address, str]:
+    return stage.pending()
+
+
+def _parked_before(stage: Stage) -> tuple[Address, str]:
+    at = stage.propose()
+    stage.send(stage.commands.park(at, attempt=0, reason="cap"))
+    stage.send(stage.commands.unpark(at, reason="cap"))
+    return at, stage.begin(at)
+
+
+def _approved_before(stage: Stage) -> tuple[Address, str]:
+    at = stage.in_state("held")
+    assert isinstance(stage.send(_approve(stage, at)), r.Approved)
+    return at, stage.begin(at)
+
+
+def _in_doubt_by_a_part(stage: Stage) -> tuple[Address, str]:
+    at, token = stage.pending()
+    stage.send(stage.part(at, token, "record", "begun"))
+    return at, token
+
+
+def _released_before(stage: Stage) -> tuple[Address, str]:
+    at, token = stage.pending()
+    stage.release(at, token)
+    return at, stage.begin(at, 2)
+
+
+def _unknown_before(stage: Stage) -> tuple[Address, str]:
+    at, _ = stage.unknown(next_step="rerun")
+    return at, stage.begin(at, 2)
+
+
+@pytest.mark.parametrize(
+    "way", [_first, _parked_before, _approved_before, _in_doubt_by_a_part, _released_before, _unknown_before]
+)
+def test_a_committed_effect_keeps_no_field_of_the_way_that_led_there(
+    stage: Stage, way: Callable[[Stage], tuple[Address, str]]
+) -> None:
+    at, token = way(stage)
+    stage.commit(at, token)
+    assert set(stage.fields(at)) - {"parts", *APPROVAL} == KEPT
