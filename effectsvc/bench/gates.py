@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import time as clock
 from statistics import median
 from typing import Any, Final
@@ -96,7 +96,7 @@ def gate_cost() -> GateCost:
     def as_client() -> None:
         asked = context(where="client", asked_version=None, deadline_ms=None)
         before = judge(asked, BEFORE_ARGUMENTS)
-        judged = judge(replace(asked, arguments=arguments), AFTER_ARGUMENTS)
+        judged = judge(asked._replace(arguments=arguments), AFTER_ARGUMENTS)
         limits_of(book.rules(contract), tenant="acme", agent="agent-7", arguments=arguments)
         assert before.verdict is judged.verdict is ALLOW
 

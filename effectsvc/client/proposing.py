@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from effectsvc import tracing
@@ -193,9 +193,9 @@ def advise(run: Run, asked: Asked, contract: PublishedContract | None, book: Rul
         return Advice(verdict=judged.verdict, would_rule_id=judged.would_rule_id, sent=None)
     sent = contract.read_sent(asked.arguments)
     if isinstance(sent, ArgumentsRefused):
-        context = replace(context, arguments=sent)
+        context = context._replace(arguments=sent)
     else:
-        context = replace(context, arguments=sent.values, ghosts=sent.ghosts)
+        context = context._replace(arguments=sent.values, ghosts=sent.ghosts)
     judged = judge(context, AFTER_ARGUMENTS)
     return Advice(
         verdict=judged.verdict,

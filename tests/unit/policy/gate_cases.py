@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -55,4 +54,4 @@ def context(given: ToolRules | None, **changes: Any) -> GateContext:
         arguments={"account": "a"},
         tool_call_id="call_1",
     )
-    return replace(plain, **changes)
+    return plain._replace(**changes)
