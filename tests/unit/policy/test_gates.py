@@ -364,3 +364,9 @@ def test_a_call_past_the_runs_deadline_is_refused() -> None:
 )
 def test_a_refusal_halts_the_run_by_its_rule_or_by_its_tool(run: dict[str, Any], rule: str, halts: bool) -> None:
     assert rules(run=run).halts(rule) is halts
+
+
+def test_a_context_that_is_printed_does_not_show_its_arguments() -> None:
+    """An exception's notes and a debugger's log would hold them."""
+    asked = context(rules(), arguments={"account": "canary-4711"})
+    assert "canary" not in f"{asked!r} {asked}"
