@@ -58,6 +58,8 @@ class Attempt:
     """The process that runs the body, where it does not run in this one: its lock file is what proves it dead."""
     suspected: bool = False
     """It runs there because a process died before."""
+    alone: bool = False
+    """It is the one suspect of this worker that deaths already count against."""
     asked_at: float = 0.0
     """When its begin was sent, on the keeper's clock."""
 
@@ -144,28 +146,45 @@ async def _load(x: Executor, effect_id: str) -> Effect | None:
 async def _begin(x: Executor, ready: Ready) -> Attempt | str:
     """Asks for permission, in the name of the process that will run the body."""
     if ready.tool.isolation == "process":
-        return await _begin_apart(x, ready)
-    attempt = await _ask(x, ready, x.executor_id, None)
-    if attempt != "suspected":
-        return attempt
-    attempt = await _begin_apart(x, ready)
-    return attempt if isinstance(attempt, str) else replace(attempt, suspected=True)
+        attempt = await _begin_apart(x, ready)
+    else:
+        attempt = await _ask(x, ready, x.executor_id, None)
+        if attempt != "suspected":
+            return attempt
+        attempt = await _begin_apart(x, ready)
+        if isinstance(attempt, Attempt):
+            return replace(attempt, suspected=True)
+    return await _begin_alone(x, ready) if attempt == "suspected" else attempt
 
 
-async def _begin_apart(x: Executor, ready: Ready) -> Attempt | str:
+async def _begin_alone(x: Executor, ready: Ready) -> Attempt | str:
+    """As the only one here that deaths already count against: should this worker die again, no other is blamed."""
+    if x.has_suspect:
+        return await _put_off(x, ready, pause_ms=500)
+    x.has_suspect = True
+    attempt: Attempt | str = "unanswered"
+    try:
+        attempt = await _begin_apart(x, ready, alone=True)
+    finally:
+        x.has_suspect = isinstance(attempt, Attempt)
+    return attempt if isinstance(attempt, str) else replace(attempt, suspected=True, alone=True)
+
+
+async def _put_off(x: Executor, ready: Ready, *, pause_ms: int) -> str:
+    """Out of the way, so that what needs no child is not held up behind it."""
+    await x.store.send(x.commands.defer(ready.at, attempt=ready.effect.attempt, delay_ms=pause_ms, reason="no_child"))
+    return "no_child"
+
+
+async def _begin_apart(x: Executor, ready: Ready, *, alone: bool = False) -> Attempt | str:
     """In a child process, which runs nothing else: what its tool does to it, it does to no other call."""
     try:
         async with asyncio.timeout(CHILD_WAIT_S):
             child = await x.isolation.reserve_child()
     except (NotAttempted, TimeoutError) as error:
-        # Out of the way, so that what needs no child is not held up behind it.
-        pause_ms = 5_000 if isinstance(error, NotAttempted) else 500
-        await x.store.send(
-            x.commands.defer(ready.at, attempt=ready.effect.attempt, delay_ms=pause_ms, reason="no_child")
-        )
-        return "no_child"
+        return await _put_off(x, ready, pause_ms=5_000 if isinstance(error, NotAttempted) else 500)
     try:
-        attempt = await _ask(x, ready, child.executor, child)
+        attempt = await _ask(x, ready, child.executor, child, alone=alone)
     except BaseException:
         x.isolation.give_back(child)
         raise
@@ -174,7 +193,9 @@ async def _begin_apart(x: Executor, ready: Ready) -> Attempt | str:
     return attempt
 
 
-async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None) -> Attempt | str:
+async def _ask(
+    x: Executor, ready: Ready, executor_id: str, child: Child | None, *, alone: bool = False
+) -> Attempt | str:
     """Sends `begin`. Only `granted` is a permission; an unanswered begin means do not run."""
     effect, at = ready.effect, ready.at
     token = attempt_token(epoch=x.epoch, n=effect.attempt + 1, nonce=new_nonce())
@@ -194,7 +215,7 @@ async def _ask(x: Executor, ready: Ready, executor_id: str, child: Child | None)
         rates=ready.rates,
         claims=tuple(map(short, told_intents(ready.facts.intent, log_key=ready.facts.log_key))),
         policy=ready.policy,
-        apart=child is not None,
+        apart="no" if child is None else "alone" if alone else "child",
         other=effect.fields.get("compensates") or effect.fields.get("compensated_by", ""),
     )
     resends = x.store.resends
@@ -459,7 +480,7 @@ async def _mark_unknown(x: Executor, attempt: Attempt, unclear: Unclear) -> str:
         by="worker",
         reason=unclear.reason,
         over=unclear.over,
-        died="child" if unclear.died and attempt.child is not None else "",
+        died=_died(attempt, unclear),
         next_step=due.step,
         rule=due.rule,
         # A provider that asks to be left alone may be asked a question all the same: that changes nothing there.
@@ -469,6 +490,13 @@ async def _mark_unknown(x: Executor, attempt: Attempt, unclear: Unclear) -> str:
     )
     reached(At.WORKER_BEFORE_UNKNOWN, attempt.ready.at.effect_id)
     return await _tell(x, attempt, command, over=unclear.over)
+
+
+def _died(attempt: Attempt, unclear: Unclear) -> str:
+    """Whose death it was: of a child alone, or of the fork server with all that it had forked (its end nobody saw)."""
+    if attempt.child is None or unclear.reason != "process_died" or not unclear.over:
+        return ""
+    return "child" if unclear.died else "process"
 
 
 async def _tell(x: Executor, attempt: Attempt, command: Any, *, over: bool = True) -> str:

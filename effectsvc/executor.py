@@ -139,6 +139,8 @@ class Executor:
         """Tokens of attempts of which the store has not yet heard that they are over."""
         self.bodies: set[str] = set()
         """Tokens of attempts whose tool's body runs, or may."""
+        self.has_suspect = False
+        """Whether an attempt begins or runs here that must be the only suspect of its worker."""
         self._log_keys: dict[str, bytes | None] = {}
         self._side_tasks: set[asyncio.Task[Any]] = set()
         self._delivering: asyncio.Task[Any] | None = None
@@ -404,6 +406,8 @@ class Executor:
         """The pipe of an attempt has ended; the lease is kept only for one that overran and still lives."""
         if attempt.token not in {task.get_name() for task in self.overruns}:
             self.keeper.drop(attempt.ready.at.effect_id, attempt.token)
+        if attempt.alone:
+            self.has_suspect = False
 
     async def survived(self, ready: Ready) -> None:
         """A suspect ran in a child process and did not kill it: it may run beside others again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from effectsvc.core.limits import Limits, Rate
 from effectsvc.store import replies as r
@@ -43,6 +43,9 @@ ProgressReply: TypeAlias = r.Noted | r.PartDone | r.AlreadyNoted | r.Stale | r.G
 CommitReply: TypeAlias = r.Committed | r.AlreadyCommitted | r.Stale | r.Gone
 MarkUnknownReply: TypeAlias = r.Unknown | r.Committed | r.Already | r.Stale | r.LeaseLives | r.Gone
 ReleaseReply: TypeAlias = r.Returned | r.Failed | r.Unknown | r.Committed | r.Burnt | r.Already | r.Stale | r.Gone
+
+Apart: TypeAlias = Literal["no", "child", "alone"]
+"""Where a body would run: beside others, in a child process, or there as the only suspect of its worker."""
 
 _READ = readers(
     propose=ProposeReply,
@@ -136,7 +139,7 @@ class EffectCommands(CommandBuilder):
         other: str = "",
         rates: tuple[Rate, ...] = (),
         claims: tuple[str, ...] = (),
-        apart: bool = False,
+        apart: Apart = "no",
         policy: str = "",
     ) -> Command[BeginReply]:
         """`max_age_ms`: how long the provider remembers a key; past it no rerun under rule `idempotent_write`.
@@ -144,7 +147,7 @@ class EffectCommands(CommandBuilder):
         `other` is the effect that this one compensates, or that was proposed to compensate this one; empty for none.
         `rates` are charged for every attempt but the first, which its proposal was charged for.
         `claims` are other names of its intent, which no other effect may hold.
-        `apart`: it would run in a child process, which nothing else runs in.
+        `apart`: where it would run.
         `policy` is the digest of the one that it was judged by; empty for none.
         """
         max_age = "" if max_age_ms is None else max_age_ms
@@ -168,6 +171,7 @@ class EffectCommands(CommandBuilder):
                 k.tenants,
                 k.counts,
                 k.suspects,
+                k.deaths,
                 k.effect(other or at.effect_id),
                 *map(k.run, at.above),
                 *(k.rate(rate.name) for rate in rates),
@@ -180,7 +184,7 @@ class EffectCommands(CommandBuilder):
                 executor,
                 wall_ms,
                 max_age,
-                flag(apart),
+                apart,
                 len(at.above),
                 Limits(rates=rates).windows,
                 policy,

@@ -118,7 +118,7 @@ def verdict_of(contract: ToolContract, ended: Ended, *, parts_begun: bool, sends
                 return _returned(ended.value)  # it returned in its grace: late, and happened all the same
             return Unclear("timeout", "none", over=ended.over)
         case "died":
-            # A child whose end nobody saw died with its fork server: of what, nobody knows.
+            # A child whose end nobody saw died with its fork server: others with it, and of which, nobody knows.
             return Unclear("process_died", "none", over=ended.over, died=ended.exit_status is not None)
 
 

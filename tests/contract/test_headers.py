@@ -17,6 +17,7 @@ import pytest
 from effectsvc.core.effect import Compensated
 from effectsvc.core.limits import Rate
 from effectsvc.store.commands import Address, Command, Commands
+from effectsvc.store.effect_commands import Apart
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.scripts import COMMON_REPLIES, Script, all_scripts
 
@@ -69,6 +70,7 @@ def sample(path: str, kind: Any, changed: str) -> Any:
         int: 7 if other else 5,
         int | None: 7 if other else 5,
         bool: other,
+        Apart: "child" if other else "no",
         tuple[str, ...]: (text, text) if other else (text,),
         Mapping[str, str]: {"part": text},
         tuple[Rate, ...]: (Rate(text, 7 if other else 5, 1000),),

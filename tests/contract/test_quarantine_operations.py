@@ -9,6 +9,7 @@ import pytest
 
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Address, Command, Commands, Read, integer
+from effectsvc.store.effect_commands import Apart
 from effectsvc.store.keys import CellKeys, subject_of
 from effectsvc.store.sync_store import SyncStore
 from tests.contract.stage import LONG_MS, TOOL, Stage, digest
@@ -25,10 +26,17 @@ def poison(stage: Stage) -> Address:
     return stage.propose(args=POISON)
 
 
-def begin(stage: Stage, at: Address, number: int = 1, *, apart: bool = False) -> Any:
+def begin(stage: Stage, at: Address, number: int = 1, *, apart: Apart = "no") -> Any:
     token = f"{stage.epoch[:16]}:{number}:{digest()[:16]}"
     command = stage.commands.begin(
-        at, token=token, lease_ms=LONG_MS, executor="x", wall_ms=1, decision=digest(), entry=b"begin", apart=apart
+        at,
+        token=token,
+        lease_ms=LONG_MS,
+        executor="x",
+        wall_ms=1,
+        decision=digest(),
+        entry=b"begin",
+        apart=apart,
     )
     reply = stage.send(command)
     return token if isinstance(reply, r.Granted) else reply
@@ -52,9 +60,9 @@ def death(
 
 
 def dies(stage: Stage, died: str, *, next_step: str = "lookup") -> Address:
-    """A fresh effect that begins in a child, and whose process dies."""
+    """A fresh effect that begins in a child, as the only suspect of its worker, and whose process dies."""
     at = poison(stage)
-    token = begin(stage, at, apart=True)
+    token = begin(stage, at, apart="alone")
     assert isinstance(token, str), token
     for _ in range(SENDS_AGAIN):
         stage.send(death(stage, at, token, died, next_step=next_step))
@@ -77,7 +85,7 @@ def test_after_a_death_beside_others_it_begins_in_a_child_process_only(twins: St
     at = poison(twins)
     assert begin(twins, at) == r.Suspected()
     assert twins.state(at) == "proposed"
-    assert isinstance(begin(twins, at, apart=True), str)
+    assert isinstance(begin(twins, at, apart="child"), str)
 
 
 def test_other_arguments_of_the_same_tool_are_not_suspected(twins: Stage) -> None:
@@ -85,24 +93,64 @@ def test_other_arguments_of_the_same_tool_are_not_suspected(twins: Stage) -> Non
     assert isinstance(begin(twins, twins.propose()), str)
 
 
-def test_deaths_beside_others_never_quarantine(twins: Stage) -> None:
-    """Which of those that ran in the process killed it, nobody knows."""
-    for _ in range(5):
+def test_one_death_of_a_worker_counts_against_none_of_those_that_ran_in_it(twins: Stage) -> None:
+    """Which of them killed it, nobody knows; the same arguments five times in it are no five deaths."""
+    beside = [(at, begin(twins, at)) for at in [poison(twins) for _ in range(5)]]
+    for at, token in beside:
+        twins.twice(death(twins, at, token, "process", by="sweep"))
+    assert isinstance(begin(twins, poison(twins), apart="child"), str), "suspected, and nothing counts against it"
+
+
+def test_a_worker_that_dies_three_times_more_on_what_is_suspected_quarantines_it(twins: Stage) -> None:
+    """Though each time its own process was not the one that it killed."""
+    for _ in range(3):
         dies(twins, "process")
-    assert isinstance(begin(twins, poison(twins), apart=True), str)
+    assert isinstance(begin(twins, poison(twins), apart="alone"), str)
+    last = dies(twins, "process", next_step="rerun")
+    assert (twins.fields(last)["reason"], twins.fields(last).get("needs_review")) == ("quarantined", "1")
+    assert twins.queues(last) == {"unknown", "open"}
+    assert [e["answer"] for e in twins.log() if e["type"] == "quarantine"] == ["quarantined"]
+    assert begin(twins, poison(twins), apart="alone") == r.Quarantined()
+
+
+def test_what_a_death_counts_against_begins_as_the_only_suspect_of_its_worker(twins: Stage) -> None:
+    """Else those that run beside it at each death would come into quarantine with it."""
+    dies(twins, "process")
+    dies(twins, "process")
+    at = poison(twins)
+    assert begin(twins, at) == begin(twins, at, apart="child") == r.Suspected()
+    assert isinstance(begin(twins, at, apart="alone"), str)
+
+
+def test_an_attempt_begun_before_the_suspicion_counts_nothing_when_its_worker_is_found_dead(twins: Stage) -> None:
+    """Told late, by who sees its lock file free: of that death others are suspected as well."""
+    at = poison(twins)
+    twins.mark(at, begin(twins, at), over=False)
+    dies(twins, "process")
+    twins.twice(twins.commands.over(at, number=1, how="lock_free", entry=b"over"))
+    assert isinstance(begin(twins, poison(twins), apart="child"), str)
+
+
+def test_an_attempt_under_suspicion_whose_worker_is_found_dead_later_counts(twins: Stage) -> None:
+    dies(twins, "process")
+    at = poison(twins)
+    twins.mark(at, begin(twins, at, apart="child"), over=False)
+    twins.twice(twins.commands.over(at, number=1, how="lock_free", entry=b"over"))
+    assert begin(twins, poison(twins), apart="child") == r.Suspected()
+    assert isinstance(begin(twins, poison(twins), apart="alone"), str)
 
 
 def test_the_third_death_of_its_own_child_quarantines_it_once(twins: Stage) -> None:
     """The same death told again counts once; the third is an entry of its own."""
     dies(twins, "child")
     dies(twins, "child")
-    assert isinstance(begin(twins, poison(twins), apart=True), str)
+    assert isinstance(begin(twins, poison(twins), apart="alone"), str)
     third = dies(twins, "child")
     fields = twins.fields(third)
     assert (fields["state"], fields["reason"], fields["needs_review"]) == ("unknown", "quarantined", "1")
     assert ends(twins) == "inf"
     assert [e["answer"] for e in twins.log() if e["type"] == "quarantine"] == ["quarantined"]
-    assert begin(twins, poison(twins), apart=True) == r.Quarantined()
+    assert begin(twins, poison(twins), apart="alone") == r.Quarantined()
     assert begin(twins, poison(twins)) == r.Quarantined()
 
 
@@ -112,7 +160,7 @@ def test_what_is_quarantined_in_doubt_does_not_run_again_and_is_looked_up_if_it_
     by_key = dies(twins, "child", next_step="rerun")
     assert twins.queues(by_key) == {"unknown", "open"}
     looked_up = poison(twins)
-    assert begin(twins, looked_up, apart=True) == r.Quarantined()
+    assert begin(twins, looked_up, apart="alone") == r.Quarantined()
     twins.send(twins.commands.lift(subject=SUBJECT, by="operator", entry=b"lift"))
     for _ in range(2):
         dies(twins, "child")
@@ -122,7 +170,7 @@ def test_what_is_quarantined_in_doubt_does_not_run_again_and_is_looked_up_if_it_
 def test_what_is_met_in_quarantine_is_held_and_in_doubt_it_stays_unknown_for_a_person(twins: Stage) -> None:
     doubtful = dies(twins, "process", next_step="rerun")
     quarantine(twins)
-    assert begin(twins, doubtful, 2, apart=True) == r.Quarantined()
+    assert begin(twins, doubtful, 2, apart="alone") == r.Quarantined()
     kept = twins.send(twins.hold(doubtful, attempt=1, rule="quarantined"))
     assert isinstance(kept, r.Unknown)
     assert twins.fields(doubtful)["needs_review"] == "1"
@@ -140,7 +188,7 @@ def test_a_release_counts_from_zero_and_is_said_once(twins: Stage) -> None:
     assert ends(twins) is None
     dies(twins, "child")
     dies(twins, "child")
-    assert isinstance(begin(twins, poison(twins), apart=True), str)
+    assert isinstance(begin(twins, poison(twins), apart="alone"), str)
 
 
 def test_a_worker_that_saw_it_survive_ends_a_suspicion_and_no_quarantine(twins: Stage) -> None:
@@ -151,7 +199,7 @@ def test_a_worker_that_saw_it_survive_ends_a_suspicion_and_no_quarantine(twins: 
     assert isinstance(begin(twins, poison(twins)), str)
     quarantine(twins)
     assert twins.send(survived) == r.NotSuspected()
-    assert begin(twins, poison(twins), apart=True) == r.Quarantined()
+    assert begin(twins, poison(twins), apart="alone") == r.Quarantined()
 
 
 def test_letting_a_held_effect_go_on_is_no_approval_of_the_call(twins: Stage) -> None:
@@ -220,8 +268,11 @@ def test_an_attempt_is_presumed_over_only_after_the_silence_that_its_contract_na
 
 # ---- each guard taken out of its script ------------------------------------------------------------------------------
 
-SUSPICION = "if suspected == 'quarantined' or (suspected and apart ~= '1') then return { suspected } end\n"
-OWN_DEATHS = "if died == 'child' and redis.call"
+IN_QUARANTINE = "if suspected == 'quarantined' then return { suspected } end\n"
+IN_A_CHILD = "apart == 'no' or "
+AMONG_SUSPECTS = "redis.call('HEXISTS', k_deaths, subject) == 1"
+OWN_DEATHS = "if (died == 'child' or known_one) and redis.call"
+CHILD_DEATHS = "if died == 'child' and redis.call"
 ANY_DEATH = "if redis.call"
 IN_REVIEW = "if next == 'rerun' then next = 'review' end\n"
 NO_APPROVAL = "if f[8] ~= 'quarantined' then redis.call"
@@ -231,9 +282,27 @@ LIVES = "if state ~= 'unknown' or lease > now or presumed_at > now then return {
 @pytest.mark.parametrize(
     ("case", "operation", "guard", "instead"),
     [
-        (test_after_a_death_beside_others_it_begins_in_a_child_process_only, "begin", SUSPICION, ""),
-        (test_the_third_death_of_its_own_child_quarantines_it_once, "begin", SUSPICION, ""),
-        (test_deaths_beside_others_never_quarantine, "mark_unknown", OWN_DEATHS, ANY_DEATH),
+        (test_after_a_death_beside_others_it_begins_in_a_child_process_only, "begin", IN_A_CHILD, ""),
+        (test_the_third_death_of_its_own_child_quarantines_it_once, "begin", IN_QUARANTINE, ""),
+        (test_what_a_death_counts_against_begins_as_the_only_suspect_of_its_worker, "begin", AMONG_SUSPECTS, "false"),
+        (
+            test_one_death_of_a_worker_counts_against_none_of_those_that_ran_in_it,
+            "mark_unknown",
+            OWN_DEATHS,
+            ANY_DEATH,
+        ),
+        (
+            test_a_worker_that_dies_three_times_more_on_what_is_suspected_quarantines_it,
+            "mark_unknown",
+            OWN_DEATHS,
+            CHILD_DEATHS,
+        ),
+        (
+            test_an_attempt_begun_before_the_suspicion_counts_nothing_when_its_worker_is_found_dead,
+            "over",
+            OWN_DEATHS,
+            ANY_DEATH,
+        ),
         (
             test_what_is_quarantined_in_doubt_does_not_run_again_and_is_looked_up_if_it_can_be,
             "mark_unknown",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,34 @@ def poison(args: Case, ctx: SyncEffectContext) -> Ran:
     if not (directory() / "healed").exists():
         os.kill(os.getpid(), signal.SIGKILL)
     return Ran(pid=os.getpid())
+
+
+@tools.effect(**DECLARED)
+def poisons_worker(args: Case, ctx: SyncEffectContext) -> Ran:
+    """Kills the worker, from wherever it runs: its own process is not the one that dies of it first."""
+    note("poisons_worker", args)
+    if not (directory() / "healed").exists():
+        os.kill(worker_pid(), signal.SIGKILL)
+        time.sleep(MINUTE_S)
+    return Ran(pid=os.getpid())
+
+
+@tools.effect(**DECLARED, isolation="process")
+def poisons_parent(args: Case, ctx: SyncEffectContext) -> Ran:
+    """Kills the process that forked it, and every other child with it."""
+    note("poisons_parent", args)
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(MINUTE_S)
+    return Ran(pid=os.getpid())
+
+
+def worker_pid() -> int:
+    """Of the nearest process above, or this one, that was started as a worker."""
+    pid = os.getpid()
+    while b"effectsvc_workers.worker" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        status = Path(f"/proc/{pid}/status").read_text()
+        pid = int(status.partition("PPid:")[2].split()[0])
+    return pid
 
 
 @tools.effect(**DECLARED)

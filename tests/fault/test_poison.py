@@ -144,3 +144,34 @@ async def test_what_kills_its_process_is_quarantined_bystanders_are_not_and_the_
         pool.say("effects", "resolve", first.effect_id, "--run-again", *REASON, "--yes")
         assert (await first.wait(timeout=30)).ok
     assert pool.stack.ended() == {}
+
+
+async def test_what_kills_the_process_that_forked_it_is_quarantined(pool: Pool) -> None:
+    """It is never its own process that it kills; each time another one of its worker's, with all that runs there."""
+    async with AsyncEffectClient(pool.stack.settings(), tools=poison_tools.tools) as client:
+        run = await client.run(tenant_id="acme", run_id="run_1", caller=Caller(agent_id="atlas"))
+        effect = await run.propose("poisons_parent", {"case": "p"}, tool_call_id="call_1")
+        await soon(lambda: pool.fields(effect).get("reason") == "quarantined", "it is quarantined")
+        assert len(pool.runs("poisons_parent")) == 4
+        assert "ended with status" not in (pool.directory / "pool.log").read_text(), "the worker lives"
+        (quarantined,) = pool.say("quarantine", "list")
+        assert (quarantined["standing"], quarantined["deaths"]) == ("quarantined", 3)
+    assert pool.stack.ended() == {}
+
+
+@pytest.mark.storm
+async def test_what_kills_its_worker_is_quarantined_and_what_died_with_it_is_not(pool: Pool) -> None:
+    """Four workers die of it: the first speaks of none of those that ran there, each one more of it alone."""
+    async with AsyncEffectClient(pool.stack.settings(), tools=poison_tools.tools) as client:
+        run = await client.run(tenant_id="acme", run_id="run_1", caller=Caller(agent_id="atlas"))
+        bystanders = await started(pool, run)
+        effect = await run.propose("poisons_worker", {"case": "p"}, tool_call_id="call_1")
+        await soon(lambda: pool.fields(effect).get("reason") == "quarantined", "it is quarantined")
+        assert len(pool.runs("poisons_worker")) == 4
+        results = [await each.wait(timeout=60) for each in bystanders]
+        assert {result.status for result in results} == {"ok"}
+        deaths = re.findall(r"worker process (\d+) ended", (pool.directory / "pool.log").read_text())
+        assert len(set(deaths)) == 4
+        standings = [(each["tool"], each["standing"]) for each in pool.say("quarantine", "list")]
+        assert standings == [("poisons_worker", "quarantined")]
+    assert pool.stack.ended() == {}

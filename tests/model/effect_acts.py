@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from effectsvc.core.effect import Compensated
 from effectsvc.core.limits import NO_LIMITS, Limits
 from effectsvc.store import replies as r
+from effectsvc.store.effect_commands import Apart
 from tests.model import invariants as check
 from tests.model.machine import Machine, act, backs, delays, leases, next_steps, one_of
 from tests.model.world import AGENTS, ARGS, CALLS, EFFECTS, INTENTS, LANE, LONG_MS, RUNS, TENANT, TOOLS, Facts, proposal
@@ -136,7 +137,7 @@ class EffectActs(Machine):
         ahead=one_of([*[1] * 10, 0, 2]),
         epoch=one_of([*[""] * 11, "f" * 16]),
         lease_ms=leases,
-        apart=st.booleans(),
+        apart=one_of(["no", "child", "alone"]),
         policy=one_of([*[None] * 9, "", "another"]),
     )
     def begin(
@@ -146,7 +147,7 @@ class EffectActs(Machine):
         epoch: str,
         lease_ms: int,
         max_age_ms: int | None = None,
-        apart: bool = True,
+        apart: Apart = "alone",
         policy: str | None = None,
     ) -> None:
         before = self.cell
@@ -156,8 +157,12 @@ class EffectActs(Machine):
             assert policy in (None, before["meta"].get("policy", "")), "begun by another policy than the one in force"
             fields = check.effects(before)[effect_id]
             assert not check.stopped(before, fields), "begun while stopped"
-            ends = before.get("suspects", {}).get(f"{fields['tool']}:{fields['args'][:22]}")
-            assert ends is None or (apart and ends != "inf"), "begun beside others, or in quarantine"
+            subject = f"{fields['tool']}:{fields['args'][:22]}"
+            ends, deaths = (before.get(key, {}).get(subject) for key in ("suspects", "deaths"))
+            assert ends != "inf", "begun in quarantine"
+            assert ends is None or apart == "alone" or (apart == "child" and not deaths), (
+                "a suspect, begun beside others"
+            )
             alone = not fields.get("alive") or reply.rule in ("read_safe", "reversible", "idempotent_write")
             assert alone, f"begun under {reply.rule} beside attempts {fields['alive']}"
 

@@ -119,7 +119,7 @@ def _asks(scene: Scene, i: int, hand: Hand, who: str) -> Steps:
         "executor": f"x{i + 1}",
         "wall_ms": 1,
         "max_age_ms": None,
-        "apart": True,  # where a body runs is no matter here: what it was suspected of stops nothing
+        "apart": "alone",  # where a body runs is no matter here: what it was suspected of stops nothing
         "decision": "",
         "limits": NO_LIMITS,
         "policy": "",

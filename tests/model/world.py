@@ -15,6 +15,7 @@ from hypothesis import note
 
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Address, Begun, Command, Finding, Proposal, Read, ReadCall
+from effectsvc.store.effect_commands import Apart
 from tests.contract.twin import Twin
 
 LONG_MS = 600_000  # far beyond any example
@@ -167,7 +168,7 @@ class World:
         *,
         lease_ms: int = LONG_MS,
         max_age_ms: int | None = None,
-        apart: bool = True,
+        apart: Apart = "alone",
         policy: str | None = None,
     ) -> Any:
         """`policy`: the one that it was judged by; the one in force when none is named."""

@@ -1,6 +1,6 @@
 #!lua
 --[[ begin: proposed, unknown -> pending
-KEYS   meta log effect run intent lane rerun lookup parked leases unknown switches tenants counts suspects other more*
+KEYS   meta log effect run intent lane rerun lookup parked leases unknown switches tenants counts suspects deaths other more*
 ARGV   effect_id token lease_ms executor wall_ms max_age_ms apart ancestor_count rates policy decision entry
 REPLY  granted lease_end_ms occurrence first_ms first_wall_ms rule n epoch | taken state | gone | not_due due_ms | frozen scope ids | halted reason | deadline deadline_ms | claim_lost holder | key_expired age_ms | suspected | quarantined | not_compensable state | compensating effect_id | policy_changed digest | wrong_cell cell
 ]]
@@ -76,9 +76,12 @@ elseif f[19] then
   local ended = by[1] == 'failed' or by[1] == 'refused' or by[1] == 'cancelled'
   if by[1] and (by[2] or not ended) then return { 'compensating', f[19] } end
 end
--- What a process died of runs where it can take no other with it (`apart`: in a child process), or not at all.
-local suspected = suspicion(subject_of(f[2], f[17]))
-if suspected == 'quarantined' or (suspected and apart ~= '1') then return { suspected } end
+-- What a process died of runs where it can take no other with it (`apart`: in a child process), or not at all; once a death
+-- counts against it, as the only one of these in its worker: a worker that dies again then speaks of this one.
+local subject = subject_of(f[2], f[17])
+local suspected = suspicion(subject)
+if suspected == 'quarantined' then return { suspected } end
+if suspected and apart ~= 'alone' and (apart == 'no' or redis.call('HEXISTS', k_deaths, subject) == 1) then return { suspected } end
 local claim = redis.call('GET', k_intent)
 if claim ~= effect_id then return { 'claim_lost', claim or '' } end
 -- Under the name that the log shows an effect may hold it that the store had forgotten, and that may have happened.
@@ -105,6 +108,7 @@ local alive = number
 if f[13] and f[13] ~= '' then alive = f[13] .. ' ' .. number end
 redis.call('HSET', k_effect, 'state', 'pending', 'attempt', number, 'token', token, 'since', int(now), 'first', first,
   'first_wall', first_wall, 'decision', decision, 'alive', alive, 'x' .. number, executor)
+if suspected then redis.call('HSET', k_effect, 'suspect', number) end
 redis.call('ZREM', queue, effect_id)
 if state == 'unknown' then
   redis.call('ZREM', k_unknown, effect_id)

@@ -12,7 +12,7 @@ REPLY  unknown n epoch | committed n epoch | already state | stale state | lease
 --- include: doubt
 --- include: suspects
 --- include: deaths
-local f = redis.call('HMGET', k_effect, 'state', 'token', 'notice', 'alive', 'tool', 'args', 'compensates')
+local f = redis.call('HMGET', k_effect, 'state', 'token', 'notice', 'alive', 'tool', 'args', 'compensates', 'suspect')
 if not f[1] then return { 'gone' } end
 if f[2] ~= token then return { 'stale', f[1] } end
 if f[1] ~= 'pending' then
@@ -29,7 +29,7 @@ if by == 'sweep' then
 end
 if f[7] and not compensated_declared(f[7]) then return { 'wrong_keys', 'compensated' } end
 local e = { state = f[1], token = token, notice = f[3], alive = f[4], compensates = f[7] }
-local quarantined = died ~= '' and note_death(died, f[5], f[6], entry)
+local quarantined = died ~= '' and note_death(died, f[8] == attempt_of(token), f[5], f[6], entry)
 local n = stored_evidence(e, over, entry)
 if n then return { 'committed', n, string.sub(epoch, 1, 16) } end
 if quarantined then

@@ -10,7 +10,7 @@ REPLY  over state alive n epoch | already state | alive presumed_ms | gone
 --- include: attempts
 --- include: suspects
 --- include: deaths
-local f = redis.call('HMGET', k_effect, 'state', 'token', 'alive', 'waiting_for', 'lane', 'since', 'tool', 'args')
+local f = redis.call('HMGET', k_effect, 'state', 'token', 'alive', 'waiting_for', 'lane', 'since', 'tool', 'args', 'suspect')
 local state = f[1]
 if not state then return { 'gone' } end
 local left = alive_without(f[3], number)
@@ -22,7 +22,7 @@ if how == 'presumed' then
   local presumed_at = math.max(lease, f[6] + after_ms)
   if state ~= 'unknown' or lease > now or presumed_at > now then return { 'alive', int(presumed_at) } end
 end
-if how == 'lock_free' or how == 'exit_status' then note_death('process', f[7], f[8], entry) end
+if how == 'lock_free' or how == 'exit_status' then note_death('process', f[9] == number, f[7], f[8], entry) end
 redis.call('HSET', k_effect, 'alive', left)
 redis.call('HDEL', k_effect, 'x' .. number)
 if attempt_of(f[2] or '') == number then

@@ -55,6 +55,7 @@ class Effect:
     first: int | None = None
     first_wall: int | None = None
     decision: str | None = None
+    suspect: int | None = None
 
     lane_reason: str | None = None
     rule: str | None = None

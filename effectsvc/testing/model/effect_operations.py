@@ -234,7 +234,7 @@ class EffectOperations(Calls, Suspicions):
         executor: str,
         wall_ms: int,
         max_age_ms: int | None,
-        apart: bool,
+        apart: str,
         limits: Limits,
         policy: str,
         decision: str,
@@ -272,11 +272,12 @@ class EffectOperations(Calls, Suspicions):
             return r.NotCompensable(why)
         if not e.compensates and (by := self.effects.get(e.compensated_by or "")) and not by.frees_claims:
             return r.Compensating(by.effect_id)
-        match self.suspicion(subject_of(e.tool, e.args)):
-            case "quarantined":
-                return r.Quarantined()
-            case "suspected" if not apart:
-                return r.Suspected()
+        subject = subject_of(e.tool, e.args)
+        suspected = self.suspicion(subject)
+        if suspected == "quarantined":
+            return r.Quarantined()
+        if suspected and apart != "alone" and (apart == "no" or self.suspects[subject].deaths):
+            return r.Suspected()
         if not self.holds_claim(e, intent):
             return r.ClaimLost(self.intents.get(intent, ""))
         if adopted := [each for each in superseded if self.intents.get(each, effect_id) != effect_id]:
@@ -290,6 +291,7 @@ class EffectOperations(Calls, Suspicions):
         e.attempt, e.token, e.decision = number_of(token), token, decision
         e.first, e.first_wall = e.first or self.now, e.first_wall or wall_ms
         e.executors[e.attempt] = executor
+        e.suspect = e.attempt if suspected else e.suspect
         e.clear("waiting_for", "reason", "needs_review", "proof", "code", "bound")
         moved = self.move(e, State.PENDING)
         e.lease = self.now + lease_ms
@@ -442,7 +444,7 @@ class EffectOperations(Calls, Suspicions):
             return r.Already(e.state)
         if by == "sweep" and not ended and not over:
             return r.LeaseLives(e.lease or 0)
-        quarantined = bool(died) and self.note_death(e, died, entry)
+        quarantined = bool(died) and self.note_death(e, died, number_of(token), entry)
         if over:
             e.over(number_of(token))
         if e.late is not None:

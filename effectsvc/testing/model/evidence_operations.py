@@ -76,7 +76,7 @@ class EvidenceOperations(EffectOperations):
             if e.state is not State.UNKNOWN or max(lease, presumed_at) > self.now:
                 return r.StillAlive(presumed_at)
         if how in ("lock_free", "exit_status"):
-            self.note_death(e, "process", entry)
+            self.note_death(e, "process", number, entry)
         e.over(number)
         if e.token is not None and number_of(e.token) == number:
             # A pending effect stays in the sweep's sight: it marks it unknown.

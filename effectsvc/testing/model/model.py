@@ -24,7 +24,7 @@ from effectsvc.testing.model.worker_operations import WorkerOperations
 
 _FLAGS: Final = frozenset(
     {
-        *("apart", "needs_call", "halts_any", "halts", "over", "force", "last", "attempt_over", "exclusive"),
+        *("needs_call", "halts_any", "halts", "over", "force", "last", "attempt_over", "exclusive"),
         *("leaving", "again"),
     }
 )

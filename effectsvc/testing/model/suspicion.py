@@ -1,4 +1,4 @@
-"""Tools with their arguments that ran when a process died: suspected; quarantined after three deaths of their own."""
+"""Tools with their arguments that ran when a process died: suspected; quarantined after three more."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORGOTTEN: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """Until when it runs in child processes only (None: quarantined), and how many of these died of it."""
+    """Until when it runs in child processes only (None: quarantined), and how many deaths count against it."""
 
     until: int | None
     deaths: int = 0
@@ -36,8 +36,8 @@ class Suspicions(Cell):
             return None
         return "quarantined" if known.until is None else "suspected"
 
-    def note_death(self, e: Effect, died: str, entry: bytes) -> bool:
-        """A process died while the effect ran in it; a `child` is its own. Whether the tool is quarantined now."""
+    def note_death(self, e: Effect, died: str, number: int, entry: bytes) -> bool:
+        """A process died while this attempt ran in it; a `child` is its own. Whether the tool is quarantined now."""
         ended = sorted((s.until, name) for name, s in self.suspects.items() if s.until and s.until <= self.now)
         for _, name in ended[:FORGOTTEN]:
             del self.suspects[name]
@@ -45,8 +45,9 @@ class Suspicions(Cell):
         known = self.suspicion(subject)
         if known == "quarantined":
             return True
-        deaths = (self.suspects[subject].deaths if known else 0) + (died == "child")
-        quarantined = died == "child" and deaths >= DEATHS
+        counts = died == "child" or e.suspect == number
+        deaths = (self.suspects[subject].deaths if known else 0) + counts
+        quarantined = counts and deaths >= DEATHS
         self.suspects[subject] = Suspect(None if quarantined else self.now + SUSPECTED_MS, deaths)
         if quarantined:
             self.append("quarantine", "quarantined", entry, rule="process_died")

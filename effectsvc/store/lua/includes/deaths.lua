@@ -1,6 +1,7 @@
--- Notes that a process died while an attempt ran. `died` is 'process' (others may have run in it: a suspicion, no more) or
--- 'child' (nothing else ran in it: it counts). Answers whether it is quarantined now. Needs suspects, log.
-local function note_death(died, tool, args, bytes)
+-- Notes that a process died while an attempt ran. `died` is 'child' (nothing else ran in it: it counts) or 'process'
+-- (others may have run in it: it counts where the attempt was begun under suspicion, `known_one`, and is else a suspicion,
+-- no more). Answers whether it is quarantined now. Needs suspects, log.
+local function note_death(died, known_one, tool, args, bytes)
   local subject = subject_of(tool, args)
   local ended = redis.call('ZRANGEBYSCORE', k_suspects, '-inf', int(now), 'LIMIT', 0, FORGOTTEN)
   for i = 1, #ended do
@@ -10,7 +11,7 @@ local function note_death(died, tool, args, bytes)
   local known = suspicion(subject)
   if known == 'quarantined' then return true end
   if not known then redis.call('HDEL', k_deaths, subject) end
-  if died == 'child' and redis.call('HINCRBY', k_deaths, subject, 1) >= DEATHS then
+  if (died == 'child' or known_one) and redis.call('HINCRBY', k_deaths, subject, 1) >= DEATHS then
     redis.call('ZADD', k_suspects, '+inf', subject)
     append('quarantine', 'quarantined', 'process_died', 'no_refusal', '', '', bytes)
     return true

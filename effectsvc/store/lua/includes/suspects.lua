@@ -1,5 +1,5 @@
 -- Tools with their arguments that ran when a process died. `k_suspects`: until when such a one runs in child processes
--- only (inf: quarantined); `k_deaths`: how many child processes died of it.
+-- only (inf: quarantined); `k_deaths`: how many processes died while it ran in a child, its own or the worker's.
 local SUSPECTED_MS = 86400000 -- a day: longer than attempts and lookups of one effect commonly go on
 local DEATHS = 3 -- one may be the machine's, two may be chance
 local FORGOTTEN = 100 -- suspicions that have ended are forgotten with the next death, so many at a time
