@@ -10,6 +10,7 @@ from typing import Any, Final
 import orjson
 
 from effectsvc.errors import StoreError
+from effectsvc.loop_faults import LoopFaults
 from effectsvc.settings import Settings
 from effectsvc.store.commands import SERVER_TIME_MS, Commands, Read, in_order, raw_bytes, text_map, text_tuple
 from effectsvc.store.keys import CellKeys
@@ -64,6 +65,7 @@ class CellWatch:
         self._lock = threading.Lock()
         self._read_at = float("-inf")
         self._reading: Reading | None = None
+        self._faults = LoopFaults("cell_watch")
         self._reversibility: dict[str, str] = {}
 
     def close(self) -> None:
@@ -76,6 +78,9 @@ class CellWatch:
                 try:
                     self._reading = self.read()
                 except StoreError:
+                    self._reading = None
+                except Exception as fault:  # noqa: BLE001  # the process's own counts must be served all the same
+                    self._faults.met(fault, about="a reading")
                     self._reading = None
                 self._read_at = time.monotonic()
             return self._reading

@@ -86,6 +86,9 @@ HALTS: Final = Count("runs_halted_total", "Halted runs whose waiting effects the
 DEATHS: Final = Count("worker_deaths_total", "Attempts whose process died inside the tool.", "tool")
 GAPS: Final = Count("log_gaps_total", "Gaps that the exporter met in the log.")
 ROLLBACKS: Final = Count("store_rollbacks_total", "Times that this process found the store to have forgotten its past.")
+FAULTS: Final = Count(
+    "loop_faults_total", "Passes or items of a process's loop that failed and are tried again.", "loop"
+)
 
 # From a call on this machine to a tool's longest timeout (10 minutes by contract).
 BEGIN_TO_CLOSE: Final = Spread(
@@ -100,7 +103,7 @@ PROPOSE_TO_BEGIN: Final = Spread(
     bounds_s=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600, 3600, 86_400),
 )
 
-COUNTS: Final = (EFFECTS, REPLAYS, REFUSALS, LOOPS, LATE, LOOKUPS, HALTS, DEATHS, GAPS, ROLLBACKS)
+COUNTS: Final = (EFFECTS, REPLAYS, REFUSALS, LOOPS, LATE, LOOKUPS, HALTS, DEATHS, GAPS, ROLLBACKS, FAULTS)
 SPREADS: Final = (BEGIN_TO_CLOSE, PROPOSE_TO_BEGIN)
 
 _STATES: Final = frozenset(str(state) for state in State)

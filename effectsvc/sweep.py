@@ -26,7 +26,9 @@ from effectsvc.core.effect import HEX_DIGEST, Payload
 from effectsvc.core.fault_points import At, reached
 from effectsvc.core.identity import call_claim_digest, parse_attempt_token
 from effectsvc.core.states import FINAL
+from effectsvc.errors import StoreError
 from effectsvc.executor_files import executor_is_dead, state_dir
+from effectsvc.loop_faults import LoopFaults
 from effectsvc.settings import Settings
 from effectsvc.store import replies as r
 from effectsvc.store.async_store import AsyncStore
@@ -85,6 +87,7 @@ class Sweep:
         self._parked_at: dict[str, int] = {}
         self._by = f"sweep-{os.getpid()}"
         self._scan_at = "0"
+        self._faults = LoopFaults("sweep")
         self._old: tuple[int, dict[str, int]] = (0, {})
         """Final effects that the last pass saw to be old, by id with since when; and the log's counter, read after."""
 
@@ -126,12 +129,11 @@ class Sweep:
     # ---- attempts whose lease has ended ----------------------------------------------------------------------------
 
     def _ended_leases(self) -> int:
-        done = 0
-        for effect_id in self._due(self.keys.leases):
-            loaded = self._load(effect_id)
-            if loaded is not None and self._silent(loaded):
-                done += 1
-        return done
+        return self._faults.each(self._due(self.keys.leases), self._ended_lease)
+
+    def _ended_lease(self, effect_id: str) -> bool:
+        loaded = self._load(effect_id)
+        return loaded is not None and self._silent(loaded)
 
     def _silent(self, loaded: _Loaded) -> bool:
         """Marks one silent attempt unknown; it is over only when its executor is proved dead."""
@@ -201,37 +203,41 @@ class Sweep:
         return note_entry(kind, by=self._by, at_ms=time.time_ns() // 1_000_000, facts=facts)
 
     def _halted_runs(self) -> int:
-        done = 0
-        for run in self._store.send(Read(("ZRANGE", self.keys.halted, 0, PASS_LIMIT), text_tuple)):
-            ids = self._store.send(self.commands.open_effects(run))
-            for effect_id in ids:
-                loaded = self._load(effect_id)
-                if loaded is None:
-                    continue
-                entry = self._note("cancel", effect=effect_id, reason="run_halted")
-                # In doubt, what the provider knows may end it; a person need not.
-                next_step = "lookup" if self._contract(loaded.fields["tool"]).get("lookup") else "keep"
-                overtake = self.commands.overtake(loaded.at, why="run_halted", entry=entry, next_step=next_step)
-                reached(At.SWEEP_BEFORE_OVERTAKE, effect_id)
-                reply = self._store.send(overtake)
-                reached(At.SWEEP_AFTER_OVERTAKE, effect_id)
-                done += _counted(loaded, reply, r.Cancelled)
-            if self._store.send(self.commands.swept(run)):
-                counts.HALTS.add()
+        runs = self._store.send(Read(("ZRANGE", self.keys.halted, 0, PASS_LIMIT), text_tuple))
+        return self._faults.each(runs, self._halted_run)
+
+    def _halted_run(self, run: str) -> int:
+        done = self._faults.each(self._store.send(self.commands.open_effects(run)), self._of_halted_run)
+        if self._store.send(self.commands.swept(run)):
+            counts.HALTS.add()
         return done
 
+    def _of_halted_run(self, effect_id: str) -> bool:
+        loaded = self._load(effect_id)
+        if loaded is None:
+            return False
+        entry = self._note("cancel", effect=effect_id, reason="run_halted")
+        # In doubt, what the provider knows may end it; a person need not.
+        next_step = "lookup" if self._contract(loaded.fields["tool"]).get("lookup") else "keep"
+        overtake = self.commands.overtake(loaded.at, why="run_halted", entry=entry, next_step=next_step)
+        reached(At.SWEEP_BEFORE_OVERTAKE, effect_id)
+        reply = self._store.send(overtake)
+        reached(At.SWEEP_AFTER_OVERTAKE, effect_id)
+        return _counted(loaded, reply, r.Cancelled)
+
     def _expired_approvals(self) -> int:
-        done = 0
-        for effect_id in self._due(self.keys.held):
-            loaded = self._load(effect_id)
-            if loaded is None:
-                continue
-            entry = self._note("approval", effect=effect_id, reason="approval_expired")
-            reply = self._store.send(self.commands.expire(loaded.at, entry=entry))
-            if _counted(loaded, reply, r.Ended):
-                counts.refused("approval_expired")
-                done += 1
-        return done
+        return self._faults.each(self._due(self.keys.held), self._expired_approval)
+
+    def _expired_approval(self, effect_id: str) -> bool:
+        loaded = self._load(effect_id)
+        if loaded is None:
+            return False
+        entry = self._note("approval", effect=effect_id, reason="approval_expired")
+        reply = self._store.send(self.commands.expire(loaded.at, entry=entry))
+        expired = _counted(loaded, reply, r.Ended)
+        if expired:
+            counts.refused("approval_expired")
+        return expired
 
     def _parked(self) -> int:
         """Puts back what was parked for a reason that has gone."""
@@ -244,18 +250,20 @@ class Sweep:
             ids = self._store.send(Read(("ZRANGE", self.keys.parked(lane), *window), text_tuple))
             # What stays parked does not hide what is behind it: the next pass goes on from here, and then around.
             self._parked_at[lane] = start + PASS_LIMIT if len(ids) == PASS_LIMIT else 0
-            for effect_id in ids:
-                loaded = self._load(effect_id)
-                if loaded is None:
-                    continue
-                reason = loaded.fields.get("lane_reason", "")
-                if self._still(reason, loaded.fields, switches, catalogue):
-                    continue
-                reached(At.SWEEP_BEFORE_UNPARK, effect_id)
-                reply = self._store.send(self.commands.unpark(loaded.at, reason=reason))
-                reached(At.SWEEP_AFTER_UNPARK, effect_id)
-                done += isinstance(reply, r.Unparked)
+            done += self._faults.each(ids, lambda effect_id: self._unpark(effect_id, switches, catalogue))
         return done
+
+    def _unpark(self, effect_id: str, switches: Mapping[str, str], catalogue: Mapping[str, str]) -> bool:
+        loaded = self._load(effect_id)
+        if loaded is None:
+            return False
+        reason = loaded.fields.get("lane_reason", "")
+        if self._still(reason, loaded.fields, switches, catalogue):
+            return False
+        reached(At.SWEEP_BEFORE_UNPARK, effect_id)
+        reply = self._store.send(self.commands.unpark(loaded.at, reason=reason))
+        reached(At.SWEEP_AFTER_UNPARK, effect_id)
+        return isinstance(reply, r.Unparked)
 
     @staticmethod
     def _still(
@@ -276,7 +284,9 @@ class Sweep:
         Between the two the exporter may have come past all that was ever said of them: the script compares.
         """
         seen_n, old = self._old
-        done = sum(isinstance(self._send_retire(*each, seen_n=seen_n), r.Buried) for each in old.items())
+        done = self._faults.each(
+            old, lambda each: isinstance(self._send_retire(each, old[each], seen_n=seen_n), r.Buried)
+        )
         found = self._old_effects()
         meta = self._store.send(Read(("HGETALL", self.keys.meta), text_map))
         self.commands.buckets = int(meta.get("buckets", self.commands.buckets))
@@ -293,8 +303,9 @@ class Sweep:
         ids = [key.rpartition(":")[2] for key in keys]
         asked = [Read(("HMGET", key, "state", "since"), text_pair) for key in keys]
         limit = self._store.send(SERVER_TIME_MS) - round(1000 * self.settings.retain_for_s)
-        states = zip(ids, self._store.send_many(asked), strict=True)
-        return {effect_id: int(since) for effect_id, (state, since) in states if state in FINAL and int(since) < limit}
+        answers = zip(ids, self._store.send_each(asked), strict=True)
+        states = [(effect_id, *told) for effect_id, told in answers if not isinstance(told, StoreError)]
+        return {effect_id: int(since) for effect_id, state, since in states if state in FINAL and int(since) < limit}
 
     def _send_retire(self, effect_id: str, since: int, *, seen_n: int) -> RetireReply:
         fields = self._store.send(self.commands.effect_fields(effect_id))

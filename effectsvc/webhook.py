@@ -28,6 +28,7 @@ import orjson
 from effectsvc.core.effect import Payload
 from effectsvc.core.states import FINAL, State
 from effectsvc.errors import SettingsError, StoreError
+from effectsvc.loop_faults import LoopFaults
 from effectsvc.policy.tool_policy import read_published
 from effectsvc.settings import Settings
 from effectsvc.store.commands import Commands, Read, raw_bytes, text_map
@@ -91,6 +92,7 @@ class Webhook:
         self.commands = Commands(self.keys)
         self._name = secrets.token_hex(8)
         self._bodies: dict[str, bytes] = {}
+        self._faults = LoopFaults("webhook")
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -113,6 +115,10 @@ class Webhook:
                 logger.warning("the webhook's receiver or the store is away (%s)", type(error).__name__)
                 self._stop.wait(pause_s)
                 pause_s = min(MAX_PAUSE_S, pause_s * 2)
+            except Exception as fault:  # noqa: BLE001  # a process loop: the thread must not end
+                self._faults.met(fault, about="a pass")
+                self._stop.wait(pause_s)
+                pause_s = min(MAX_PAUSE_S, pause_s * 2)
             else:
                 pause_s = MIN_PAUSE_S
                 if not told:
@@ -129,7 +135,7 @@ class Webhook:
         entries = self._store.send(Read(("XRANGE", self.keys.log, f"({cursor}", "+", "COUNT", BATCH), list))
         for stream_id, raw in entries:
             flat = text_map(raw)
-            if (event := self._event(flat, stream_id.decode())) is not None:
+            if (event := self._event_or_none(flat, stream_id.decode())) is not None:
                 if not self._is_mine():
                     return 0
                 self._send(f"{self.keys.cell}-{flat['epoch']}-{flat['n']}", event)
@@ -145,6 +151,16 @@ class Webhook:
             return False
         self._store.send(Read(("PEXPIRE", self.keys.teller, LEASE_MS), int))
         return True
+
+    def _event_or_none(self, flat: dict[str, str], stream_id: str) -> dict[str, Any] | None:
+        """One entry that cannot be read is passed over, counted and logged; else nothing after it would be told."""
+        try:
+            return self._event(flat, stream_id)
+        except Exception as fault:  # a process loop
+            if isinstance(fault, StoreError):
+                raise
+            self._faults.met(fault, about=f"log entry {stream_id}")
+            return None
 
     def _event(self, flat: dict[str, str], stream_id: str) -> dict[str, Any] | None:
         """What the entry is for a host, or None: a move into a state that is told, or evidence against a final one."""

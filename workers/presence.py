@@ -13,6 +13,7 @@ from typing import Any, Final
 import orjson
 
 from effectsvc.errors import StoreError
+from effectsvc.loop_faults import LoopFaults
 from effectsvc.session import Session
 from effectsvc.store import replies as r
 from effectsvc.store.commands import SERVER_TIME_MS, BeatReply, Command
@@ -46,6 +47,7 @@ class Presence:
         self._begun_ms = int(os.environ.get(SUPERVISED_SINCE) or started_ms)
         self._ahead_ms: int | None = None
         self._is_told = False
+        self._faults = LoopFaults("beat")
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -76,6 +78,8 @@ class Presence:
                 await self.beat_once()
             except StoreError as error:
                 logger.debug("a beat was not answered: %s", error.code)
+            except Exception as fault:  # noqa: BLE001  # a process loop: a worker that lives must not fall silent
+                self._faults.met(fault, about="a beat")
             await asyncio.sleep(BEAT_S)
 
     async def _send(self, *, leaving: bool) -> BeatReply:

@@ -13,15 +13,16 @@ from types import FrameType
 
 from effectsvc_workers.jobs import SESSION_JOB
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, TimeoutError  # noqa: A004  # redis-py's own, which are none of Python's
 from rq import Queue, Worker
 from rq.serializers import JSONSerializer
 
 from effectsvc.cell_watch import CellWatch
 from effectsvc.core.fault_points import At, reached
-from effectsvc.errors import StoreError
+from effectsvc.errors import StoreError, StoreUnavailable
 from effectsvc.fault_arms import arm_from_environment
 from effectsvc.health import Port, Pulse, StoreReady
+from effectsvc.loop_faults import LoopFaults
 from effectsvc.outbox import Outbox
 from effectsvc.settings import Settings
 from effectsvc.store.reply import EpochMismatch
@@ -54,6 +55,7 @@ class Relay:
         self._queues: dict[str, Queue] = {}
         self._counts: dict[str, tuple[float, int]] = {}
         self._swept_at = float("-inf")
+        self._faults, self._sweep_faults = LoopFaults("relay"), LoopFaults("sweep")
         self._stop = threading.Event()
         self._webhook = Webhook(settings) if settings.webhook_url else None
         self._reminded_at = float("-inf")
@@ -76,16 +78,19 @@ class Relay:
 
     def relay_once(self) -> int:
         """One pass over the lanes. Returns how many sessions were asked for."""
-        asked = 0
-        for lane in self.outbox.lanes():
+        return self._faults.each(self.outbox.lanes(), self._ask_on)
+
+    def _ask_on(self, lane: str) -> bool:
+        """Asks for a session on one lane, if one is missing. Answers whether it did."""
+        try:
             queue = self._queue(lane)
             wanted = self._workers(queue)
             if queue.count >= wanted:
-                continue
+                return False
             reached(At.RELAY_BEFORE_ASK)
             job = self.outbox.ask(lane, wanted=wanted)
             if job is None:
-                continue
+                return False
             reached(At.RELAY_AFTER_ASK)
             queue.enqueue_call(
                 SESSION_JOB,
@@ -96,9 +101,10 @@ class Relay:
                 job_id=job,
                 description=f"session on lane {lane}",
             )
-            reached(At.RELAY_AFTER_ENQUEUE)
-            asked += 1
-        return asked
+        except (ConnectionError, TimeoutError) as error:  # RQ's connection is away for every lane
+            raise StoreUnavailable(f"RQ's connection to the store is away ({type(error).__name__}).") from error
+        reached(At.RELAY_AFTER_ENQUEUE)
+        return True
 
     def run(self) -> int:
         """Until SIGTERM or SIGINT. Returns 0."""
@@ -112,8 +118,8 @@ class Relay:
                 self._pulse.beat()
                 try:
                     self._relay_and_sweep()
-                except (StoreError, RedisError) as error:
-                    logger.warning("the store is away: %s", getattr(error, "code", type(error).__name__))
+                except StoreError as error:
+                    logger.warning("the store is away: %s", error.code)
                     self._stop.wait(0.5)
                 if bell.wait(TICK_S):
                     self._stop.wait(MIN_PASS_S)
@@ -122,15 +128,16 @@ class Relay:
 
     def _relay_and_sweep(self) -> None:
         try:
-            self.relay_once()
+            self._faults.passes(self.relay_once)
             if time.monotonic() - self._swept_at > SWEEP_S:
                 self._swept_at = time.monotonic()
                 reached(At.RELAY_BEFORE_SWEEP)
-                self.sweep.sweep_once()
+                self._sweep_faults.passes(self.sweep.sweep_once)
                 reached(At.RELAY_AFTER_SWEEP)
-                self._remind()
+                self._faults.passes(self._remind)
         except EpochMismatch as error:
-            self.sweep.accept_restart(error)  # the server may be away again by now
+            mismatch = error
+            self._faults.passes(lambda: self.sweep.accept_restart(mismatch))  # the server may be away again by now
 
     def _remind(self) -> None:
         """One line a minute while something waits for a person."""

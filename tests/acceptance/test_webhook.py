@@ -18,12 +18,13 @@ import orjson
 import pytest
 from pydantic import BaseModel
 
+from effectsvc import counts
 from effectsvc.core.decision import note_entry
 from effectsvc.core.effect import Caller, Payload
 from effectsvc.errors import SettingsError
 from effectsvc.policy.tool_policy import Policy, ToolPolicy
 from effectsvc.settings import Settings, load_settings
-from effectsvc.store.commands import Commands
+from effectsvc.store.commands import Commands, Read
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.sync_store import SyncStore
 from effectsvc.tools.contract import ToolContract
@@ -232,3 +233,18 @@ def test_a_key_that_signs_nothing_worth_is_refused(settings: Settings, tmp_path:
 def test_a_url_without_a_key_is_refused(settings: Settings) -> None:
     with pytest.raises(SettingsError, match="signed"):
         Webhook(settings.model_copy(update={"webhook_key_file": None}))
+
+
+def test_an_entry_that_cannot_be_read_is_passed_over_and_counted_and_the_next_is_told(
+    stage: Stage, webhook: Webhook, receiver: Receiver
+) -> None:
+    """It would hold up every event after it, for good."""
+    bad, before = propose_held(stage), counts.FAULTS.values().get(("webhook",), 0)
+    stage.send(Read(("DEL", stage.commands.keys.log), int))
+    row = {"n": "1", "epoch": "e", "type": "proposal", "answer": "held", "rule": "r", "from": "none", "to": "held"}
+    words = [each for pair in (row | {"e": f"no JSON {bad}"}).items() for each in pair]
+    stage.send(Read(("XADD", stage.commands.keys.log, "*", *words), lambda raw: raw))
+    good = propose_held(stage)
+    tell_all(webhook)
+    assert [event["data"]["effect_id"] for event in receiver.events] == [good]
+    assert counts.FAULTS.values()[("webhook",)] == before + 1
