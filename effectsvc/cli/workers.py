@@ -8,6 +8,7 @@ import typer
 
 from effectsvc.cli import completion
 from effectsvc.cli.output import AsJson, DryRun, Exit, Reason, Yes, confirm, emit, fail, print_table, say, span
+from effectsvc.cli.steps import recorded, tell_first
 
 if TYPE_CHECKING:
     from effectsvc.cli.operator import Operator
@@ -35,23 +36,28 @@ def list_(
     """
     from effectsvc.cli.operator import Operator
     from effectsvc.cli.roster import read_workers
+    from effectsvc.cli.worker_steps import of_worker
 
     with Operator() as operator:
+        everybody = read_workers(operator)
         found = [
             each
-            for each in read_workers(operator)
+            for each in everybody
             if host in (None, each.host)
             and (lane is None or lane in each.lanes)
             and (tool is None or tool in each.tools)
         ]
+    records = [{**each.record(), "next": recorded(of_worker(each, everybody))} for each in found]
     if as_json:
-        for each in found:
-            emit(each.record(), as_json=True, text="")
-    elif found:
+        for record in records:
+            emit(record, as_json=True, text="")
+        return
+    if found:
         columns = ("worker", "state", "host", "pid", "lanes", "tools", "in flight", "up", "last beat", "drained by")
         print_table(columns, [_cells(each) for each in found])
     else:
         say("no such workers.")
+    tell_first(records)
 
 
 def _cells(each: WorkerNow) -> tuple[str, ...]:

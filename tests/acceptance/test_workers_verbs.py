@@ -52,6 +52,8 @@ def test_workers_are_listed_and_drained_by_name_and_by_host_and_nobody_takes_the
     until(lambda: listed(desk)[busy]["in_flight"] == 1, "the next beat tells of the call")
     told = listed(desk, "--tool", "post_slowly")[busy]
     assert (told["state"], told["host"], told["lanes"], told["tools"]["post_slowly"]) == ("live", HOST, ["slow"], 1)
+    assert told["next"] == []
+    assert "nothing is left to do by hand" in desk.run("workers", "list").output
     assert 0 <= told["last_beat_s"] < 10 <= 10 + told["up_s"]
     assert listed(desk, "--host", "elsewhere") == {}
     assert SECRET not in json.dumps(told) + desk.run("workers", "list").output
@@ -67,6 +69,7 @@ def test_workers_are_listed_and_drained_by_name_and_by_host_and_nobody_takes_the
     assert (entry["workers"], entry["reason"], entry["actor"]) == ([busy], "new kernel", "pat")
     row = listed(desk)[busy]
     assert (row["drain_actor"], row["drain_reason"]) == ("pat", "new kernel")
+    assert [each["command"] for each in row["next"]] == ["effectsvc effects list --state pending"]
     assert row["state"] in ("told", "draining")
     until(lambda: listed(desk)[busy]["state"] == "draining", "it has heard")
     second, other = running(desk, "second")

@@ -217,6 +217,7 @@ class WorkerRow(Printed):
     drain_actor: str | None
     drain_reason: str | None
     software: str
+    next: list[Step]
 
 
 @record
