@@ -20,10 +20,11 @@ BEYOND: Final = "other"
 class Count:
     """Something that only grows, by its labels. Safe from any thread."""
 
-    def __init__(self, name: str, means: str, *labels: str) -> None:
+    def __init__(self, name: str, means: str, *labels: str, known: tuple[str, ...] = ()) -> None:
+        """`known`: values of the one label that are told as 0 from the start: the first of each is an increase."""
         self.name, self.means, self.labels = name, means, labels
         self._lock = threading.Lock()
-        self._values: dict[tuple[str, ...], int] = {} if labels else {(): 0}
+        self._values: dict[tuple[str, ...], int] = {(each,): 0 for each in known} if labels else {(): 0}
         self._seen: set[str] = set()
 
     def add(self, *values: str) -> None:
@@ -87,7 +88,10 @@ DEATHS: Final = Count("worker_deaths_total", "Attempts whose process died inside
 GAPS: Final = Count("log_gaps_total", "Gaps that the exporter met in the log.")
 ROLLBACKS: Final = Count("store_rollbacks_total", "Times that this process found the store to have forgotten its past.")
 FAULTS: Final = Count(
-    "loop_faults_total", "Passes or items of a process's loop that failed and are tried again.", "loop"
+    "loop_faults_total",
+    "Passes or items of a process's loop that failed and are tried again.",
+    "loop",
+    known=("beat", "cell_watch", "relay", "sweep", "webhook"),
 )
 
 # From a call on this machine to a tool's longest timeout (10 minutes by contract).

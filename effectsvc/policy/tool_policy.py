@@ -142,9 +142,9 @@ class ToolPolicy(_Declared):
     """Globs of agent ids that may; empty: all."""
     mode: Literal["enforce", "log_only"] = "enforce"
     """`log_only`: what this entry alone would refuse is allowed, and the decision names the rule. Never approvals.
-    Of its `rate_limit` and `max_calls_per_run` (but 0) it tells nothing: the store counts them as it admits a call, when the
-    bytes of the decision's entry are made already; and what a limit refuses is not counted, so that a count of calls
-    that are all admitted would tell another number. The contract's rate and the budgets of runs hold all the same."""
+    Of its `rate_limit` and `max_calls_per_run` (but 0) it tells nothing: the store counts them as it admits a call,
+    when the bytes of the decision's entry are made already; and what a limit refuses is not counted, so that a count of
+    calls that are all admitted would tell another number. The contract's rate and the runs' budgets still hold."""
 
     def tightened(self, contract: ToolContract) -> ToolContract:
         """The contract with what this entry makes stricter; `contract` itself where that is nothing.
