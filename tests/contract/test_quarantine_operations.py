@@ -140,6 +140,18 @@ def test_an_attempt_under_suspicion_whose_worker_is_found_dead_later_counts(twin
     assert isinstance(begin(twins, poison(twins), apart="alone"), str)
 
 
+def test_what_survives_under_suspicion_keeps_no_mark_of_it(twins: Stage) -> None:
+    """Its first attempt, and one after another: a committed effect holds nothing of the way that led there."""
+    dies(twins, "process")
+    first, second = poison(twins), poison(twins)
+    token = begin(twins, first, apart="alone")
+    assert "suspect" in twins.fields(first)
+    twins.commit(first, token)
+    twins.release(second, begin(twins, second, apart="alone"))
+    twins.commit(second, begin(twins, second, 2, apart="alone"))
+    assert "suspect" not in {*twins.fields(first), *twins.fields(second)}
+
+
 def test_the_third_death_of_its_own_child_quarantines_it_once(twins: Stage) -> None:
     """The same death told again counts once; the third is an entry of its own."""
     dies(twins, "child")
@@ -270,7 +282,7 @@ def test_an_attempt_is_presumed_over_only_after_the_silence_that_its_contract_na
 
 IN_QUARANTINE = "if suspected == 'quarantined' then return { suspected } end\n"
 IN_A_CHILD = "apart == 'no' or "
-AMONG_SUSPECTS = "redis.call('HEXISTS', k_deaths, subject) == 1"
+AMONG_SUSPECTS = "redis.call('HGET', k_deaths, subject)"
 OWN_DEATHS = "if (died == 'child' or known_one) and redis.call"
 CHILD_DEATHS = "if died == 'child' and redis.call"
 ANY_DEATH = "if redis.call"

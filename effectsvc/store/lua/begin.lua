@@ -81,7 +81,7 @@ end
 local subject = subject_of(f[2], f[17])
 local suspected = suspicion(subject)
 if suspected == 'quarantined' then return { suspected } end
-if suspected and apart ~= 'alone' and (apart == 'no' or redis.call('HEXISTS', k_deaths, subject) == 1) then return { suspected } end
+if suspected and apart ~= 'alone' and (apart == 'no' or redis.call('HGET', k_deaths, subject)) then return { suspected } end
 local claim = redis.call('GET', k_intent)
 if claim ~= effect_id then return { 'claim_lost', claim or '' } end
 -- Under the name that the log shows an effect may hold it that the store had forgotten, and that may have happened.

@@ -21,6 +21,6 @@ local n = happened({ state = f[1], notice = f[3], compensates = f[6], is_first =
 if not is_first then
   local left = alive_without(f[5], number)
   if left ~= '' then redis.call('HSET', k_effect, 'alive', left) end
-  redis.call('HDEL', k_effect, 'x' .. number)
+  redis.call('HDEL', k_effect, 'suspect', 'x' .. number)
 end
 return { 'committed', n, string.sub(epoch, 1, 16) }

@@ -368,6 +368,7 @@ class EffectOperations(Calls, Suspicions):
         if e.state not in (State.PENDING, State.UNKNOWN):
             return r.Stale(e.state)
         e.over(number_of(token))
+        e.clear("suspect")
         return r.Committed(*self.happened(e, "outcome", rule, result, digest, ref, entry))
 
     def release(

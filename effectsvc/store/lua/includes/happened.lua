@@ -4,7 +4,7 @@
 local function happened(e, kind, rule, result, digest, ref, bytes)
   local from = e.state
   if e.is_first then
-    redis.call('HDEL', k_effect, 'decision', 'alive', 'x1')
+    redis.call('HDEL', k_effect, 'decision', 'alive', 'suspect', 'x1')
   else
     redis.call('HDEL', k_effect, 'decision', 'lane_reason', 'waiting_for', 'rerun', 'doubt', 'alive', 'needs_review', 'reason',
       'late', 'late_digest', 'late_ref', 'absent_at', 'absent_of', 'probe_at', 'probe_until', 'rule', 'layer', 'proof', 'code', 'bound')
