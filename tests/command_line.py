@@ -14,7 +14,7 @@ from functools import cache
 from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
-from effectsvc.cli.app import main
+from effectsvc.cli.entry import main
 from effectsvc.cli.schemas import OTHERS, RECORDS, objects, schema_of
 
 

@@ -1,5 +1,5 @@
 """The command line. Data on stdout, messages on stderr; every command has `--json`."""
 
-from effectsvc.cli.app import main
+from effectsvc.cli.entry import main
 
 __all__ = ["main"]

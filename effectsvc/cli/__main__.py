@@ -1,5 +1,5 @@
 """`python -m effectsvc.cli`: the same as the `effectsvc` command."""
 
-from effectsvc.cli.app import main
+from effectsvc.cli.entry import main
 
 main()

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from effectsvc.cli.app import app
+from effectsvc.cli.entry import COMMANDS as ALONE
+from effectsvc.cli.entry import GROUPS, only
 from effectsvc.cli.reference import Command, every_command, page
 from tests.tidy.calls import calls_in, parse_call
 
@@ -23,6 +25,15 @@ SHOWN = [
 def test_the_page_of_commands_is_what_the_application_has() -> None:
     """Write it again with `python -m tests.tidy.pages`."""
     assert (DEPLOY / "commands.md").read_text(encoding="utf-8") == page()
+
+
+def test_each_command_alone_is_the_one_of_the_whole() -> None:
+    alone = [command for word in (*ALONE, *GROUPS) for command in every_command(only(word))]
+    assert {command.name: _asks(command) for command in alone} == {each.name: _asks(each) for each in COMMANDS}
+
+
+def _asks(command: Command) -> list[tuple[str, list[str]]]:
+    return [(each.name, each.opts) for each in command.parser.params]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)

@@ -22,3 +22,12 @@ def test_the_command_line_starts_without_what_its_help_does_not_need() -> None:
     look = f"import sys, effectsvc.cli.app; print([name for name in {LATE} if name in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout == "[]\n"
+
+
+def test_a_command_is_made_without_the_others() -> None:
+    look = (
+        "import sys\nfrom effectsvc.cli import main\ntry: main(['version'])\n"
+        "except SystemExit: print([name for name in sys.modules if name.endswith(('cli.effects', 'cli.runs'))])"
+    )
+    ended = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.splitlines()[1:] == ["[]"]
