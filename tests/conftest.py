@@ -19,7 +19,7 @@ import pytest
 
 from effectsvc.embedded import EmbeddedServer
 
-pytest_plugins = ("tests.canary_watch", "tests.fuzz.budget")
+pytest_plugins = ("tests.canary_watch", "tests.fuzz.budget", "tests.long_first")
 
 PROJECT = Path(__file__).parents[1]
 
