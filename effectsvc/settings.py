@@ -15,9 +15,7 @@ from effectsvc.logs import LogFormat, LogLevel
 class Settings(BaseSettings):
     """What a process needs to know. Every field is an environment variable with the prefix `EFFECTSVC_`."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="EFFECTSVC_", frozen=True, extra="ignore", populate_by_name=True, use_attribute_docstrings=True
-    )
+    model_config = SettingsConfigDict(env_prefix="EFFECTSVC_", frozen=True, extra="ignore", populate_by_name=True)
 
     redis_url: str = Field(
         "redis://localhost:6379/0", validation_alias=AliasChoices("EFFECTSVC_REDIS_URL", "REDIS_URL", "redis_url")

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic.fields import FieldInfo
 
+from effectsvc.core.field_docs import field_docs
 from effectsvc.settings import Settings
 
 PREFIX: Final = "EFFECTSVC_"
@@ -49,13 +50,13 @@ def shown_settings(settings: Settings, environment: Mapping[str, str] | None = N
     """Every setting in the order of the page, then the variables beside them that are set."""
     environment = os.environ if environment is None else environment
     given = {name.upper() for name in environment}
-    found = []
-    for name, about in type(settings).model_fields.items():
+    found, said = [], field_docs(Settings)
+    for name in type(settings).model_fields:
         variables = [PREFIX + name.upper(), *(["REDIS_URL"] if name == "redis_url" else [])]
         source = next((each for each in variables if each in given), "default")
         value = getattr(settings, name)
         text = masked_url(str(value), path_is_secret=name == "webhook_url") if name in URLS and value else _text(value)
-        found.append(Shown(PREFIX + name.upper(), text, source, _meaning(about)))
+        found.append(Shown(PREFIX + name.upper(), text, source, said.get(name, "")))
     for name, meaning in BESIDE.items():
         if name in environment and name != "REDIS_URL":
             text = MASK if name in SECRET else environment[name]
@@ -97,9 +98,10 @@ def settings_page() -> str:
         "| Variable | Value | Default | Meaning |",
         "|---|---|---|---|",
     ]
+    said = field_docs(Settings)
     for name, about in Settings.model_fields.items():
         default = _text(about.default) or "none"
-        lines.append(f"| `{PREFIX}{name.upper()}` | {_kind(about)} | `{default}` | {_meaning(about)} |")
+        lines.append(f"| `{PREFIX}{name.upper()}` | {_kind(about)} | `{default}` | {said[name]} |")
     lines += ["", "Read beside them:", "", "| Variable | Meaning |", "|---|---|"]
     lines += [f"| `{name}` | {meaning} |" for name, meaning in BESIDE.items()]
     return "\n".join(lines) + "\n"
@@ -109,10 +111,6 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _meaning(about: FieldInfo) -> str:
-    return " ".join((about.description or "").split())
 
 
 def _kind(about: FieldInfo) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from effectsvc.core.field_docs import field_docs
 from effectsvc.policy.chain import CHAIN
 from effectsvc.policy.tool_policy import RunPolicy, ToolPolicy
 from effectsvc.tools.contract_table import contract_table
@@ -54,8 +55,9 @@ def reference() -> str:
 
 def _table(model: type[BaseModel]) -> str:
     lines = ["| Field | Default | What it means, and why this default |", "|---|---|---|"]
+    said = field_docs(model)
     for name, field in model.model_fields.items():
-        described = " ".join((field.description or "").split()).replace("|", "\\|")
+        described = said[name].replace("|", "\\|")
         default = _SAID.get((model.__name__, name)) or _default(field)
         lines.append(f"| `{name}` | {default} | {described} |")
     return "\n".join(lines) + "\n"

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from effectsvc.core.canonical import canonical_arguments, digest
+from effectsvc.core.field_docs import field_docs
 from effectsvc.tools.contract import Name, RateLimit, Seconds, ToolContract
 from effectsvc.tools.strictness import (
     APPROVALS,
@@ -37,8 +38,16 @@ APPROVAL_FROM_TIER: Final = 3
 """The highest tier: a person agrees before it happens."""
 
 
+def _described(schema: dict[str, Any], of: type[BaseModel]) -> None:
+    """The sentence below each field, in the schema alone: a process that only reads a policy does not need it."""
+    said = field_docs(of)
+    for name, each in schema["properties"].items():
+        if name in said:
+            each["description"] = said[name]
+
+
 class _Declared(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_described)
 
 
 class TimeWindow(_Declared):

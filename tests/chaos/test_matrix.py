@@ -35,7 +35,7 @@ def _holds(report: dict[str, Any], rounds: int) -> None:
 
 @pytest.mark.timeout(240)
 def test_a_kill_at_any_place_leaves_one_effect(tmp_path: Path) -> None:
-    report = _matrix(tmp_path, "--rounds", "2", "--side-by-side", "6", mark="matrix", seconds=220)
+    report = _matrix(tmp_path, "--rounds", "2", "--side-by-side", "4", mark="matrix", seconds=220)
 
     _holds(report, 2)
     assert left_behind("matrix") == []

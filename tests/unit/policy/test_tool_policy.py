@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from effectsvc.core.field_docs import field_docs
 from effectsvc.policy.reference import reference
 from effectsvc.policy.tool_policy import (
     ArgumentRule,
@@ -255,4 +256,4 @@ def test_the_page_of_fields_and_defaults_is_what_the_models_say() -> None:
     page = (Path(__file__).parents[3] / "deploy" / "contract-and-policy.md").read_text(encoding="utf-8")
     assert page == reference()
     for model in (ToolPolicy, RunPolicy):
-        assert all(field.description for field in model.model_fields.values())
+        assert all(field_docs(model).get(field) for field in model.model_fields)
