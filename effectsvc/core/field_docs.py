@@ -1,6 +1,6 @@
 """What the docstring under each field of a class says, read when a page about them is made.
 
-Pydantic can read them while it makes a class, which costs every process that starts a tenth of its start.
+Pydantic can read them while it makes a class, in every process that starts, whether anybody asks or not.
 """
 
 from __future__ import annotations
