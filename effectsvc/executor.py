@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import random
 from collections.abc import Callable, Coroutine
@@ -425,10 +426,13 @@ class Executor:
         return ("lookup", "") if contract.lookup is not None else ("review", "")
 
     def backoff_ms(self, contract: ContractFacts, tries: int, retry_after_s: float | None) -> int:
-        """Exponential, full jitter; a provider's own word (`retry_after_s`) is the least that is waited."""
+        """Exponential, full jitter; a provider's own word (`retry_after_s`) is the least that is waited.
+
+        A pause that is asked for is one, of a millisecond at least: a pass never finds again what it has just put off.
+        """
         ceiling = min(MAX_BACKOFF_S, contract.backoff_s * 2.0 ** min(max(0, tries - 1), 16))
-        pause: float = random.random() * ceiling  # noqa: S311  # jitter is no secret
-        return round(1000 * max(pause, retry_after_s or 0.0))
+        pause: float = (1.0 - random.random()) * ceiling  # noqa: S311  # jitter is no secret
+        return math.ceil(1000 * max(pause, retry_after_s or 0.0))
 
     def wall_ms(self) -> int:
         return now_ms()

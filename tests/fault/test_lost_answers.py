@@ -189,6 +189,21 @@ async def test_a_lost_answer_is_unknown_then_found_and_done_once(
         assert sum(provider.ledger.values()) == 1
 
 
+@pytest.mark.parametrize("drawn", [0.0, 1.0 - 2.0**-53])
+async def test_whatever_chance_draws_the_lookup_comes_later_than_the_doubt(
+    provider: FakeProvider, url: str, drawn: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shortest pause is one: what a pass has put off, the same pass does not find again."""
+    monkeypatch.setattr("effectsvc.executor.random.random", lambda: drawn)
+    async with Workbench(asking(provider, by_context, f"{url}/500")) as bench:
+        run = await bench.run()
+        effect = await run.propose("ask", {"case_id": "c"}, tool_call_id="call_1")
+        await bench.work()
+        record = await effect.record()
+        assert record is not None
+        assert record.state is State.UNKNOWN
+
+
 @pytest.mark.parametrize("post", [by_context, by_httpx, by_aiohttp, by_requests, by_urllib3])
 async def test_an_answer_that_arrives_is_committed_at_once(provider: FakeProvider, url: str, post: Post) -> None:
     """The same tools, at the same provider, when nothing goes wrong."""
