@@ -37,6 +37,8 @@ class LoopFaults:
 
     def __init__(self, loop: Literal["beat", "cell_watch", "relay", "sweep", "webhook"]) -> None:
         self._loop = loop
+        self.count = 0
+        """How many it has met: who goes on only where all went well compares."""
         self._told: dict[str, float] = {}
         self._pause_s = FIRST_PAUSE_S
         self._again_at = float("-inf")
@@ -70,6 +72,7 @@ class LoopFaults:
 
     def met(self, fault: Exception, *, about: str) -> None:
         """Counts a fault, and tells its type and place: its words may quote arguments."""
+        self.count += 1
         counts.FAULTS.add(self._loop)
         now_s = time.monotonic()
         if now_s - self._told.get(about, float("-inf")) < REMIND_S:

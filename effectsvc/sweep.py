@@ -207,8 +207,10 @@ class Sweep:
         return self._faults.each(runs, self._halted_run)
 
     def _halted_run(self, run: str) -> int:
+        """Ends what waits in it. A run of which one effect could not be looked at comes again with the next pass."""
+        faults = self._faults.count
         done = self._faults.each(self._store.send(self.commands.open_effects(run)), self._of_halted_run)
-        if self._store.send(self.commands.swept(run)):
+        if self._faults.count == faults and self._store.send(self.commands.swept(run)):
             counts.HALTS.add()
         return done
 

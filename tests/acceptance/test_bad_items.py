@@ -74,6 +74,22 @@ def test_an_attempt_that_cannot_be_read_does_not_keep_the_sweep_from_those_behin
     assert faults("sweep") == before + 1
 
 
+def test_a_halted_run_is_swept_again_until_each_of_its_effects_could_be_read(stage: Stage, settings: Settings) -> None:
+    """The others end at once; the one that could not be read ends once it can, and is not forgotten."""
+    keys = stage.commands.keys
+    bad, good = (stage.propose(payload=PAYLOAD) for _ in range(2))
+    stage.halt()
+    write(stage, "RENAME", keys.effect(bad.effect_id), f"{keys.cell}:kept")
+    write(stage, "SET", keys.effect(bad.effect_id), "nonsense")
+    with closing(Sweep(settings)) as sweep:
+        assert sweep.sweep_once().overtaken == 1
+        assert stage.state(good) == "cancelled"
+        write(stage, "RENAME", f"{keys.cell}:kept", keys.effect(bad.effect_id))
+        assert sweep.sweep_once().overtaken == 1
+        assert stage.state(bad) == "cancelled"
+        assert sweep.sweep_once().overtaken == 0
+
+
 def test_a_lane_whose_queue_cannot_be_read_does_not_keep_the_relay_from_the_others(
     stage: Stage, settings: Settings
 ) -> None:
