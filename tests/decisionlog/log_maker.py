@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from effectsvc.core.decision import NO_POLICY, Facts, decision_entry, entry_hash, note_entry, outcome_entry, shown_ref
 from effectsvc.core.effect import Caller
@@ -27,13 +28,9 @@ Entry = tuple[dict[str, Any], bytes]
 def verify_alike(log: Path, **how: Any) -> Report:
     """What the verifier says; and it says the same when it reads the log in pieces of every size."""
     report = verify(log, **how)
-    whole = pieces.PIECE
     for size in (1, 997, 5_000):
-        pieces.PIECE = size  # type: ignore[misc]
-        try:
+        with patch.object(pieces, "PIECE", size):
             assert verify(log, **how).record() == report.record(), f"in pieces of {size} bytes"
-        finally:
-            pieces.PIECE = whole  # type: ignore[misc]
     return report
 
 

@@ -22,6 +22,7 @@ import urllib3
 from pydantic import BaseModel
 
 from effectsvc import Absent, EffectContext, Found, ToolRegistry
+from effectsvc.client import EffectHandle
 from effectsvc.core.outcome import LookupAnswer
 from effectsvc.core.states import State
 from effectsvc.testing import FakeProvider, Workbench
@@ -168,6 +169,17 @@ def asking(provider: FakeProvider, post: Post, url: str) -> ToolRegistry:
     return tools
 
 
+async def _in_doubt(bench: Workbench) -> EffectHandle:
+    """The one effect, run once: whether it happened is not known."""
+    run = await bench.run()
+    effect = await run.propose("ask", {"case_id": "c"}, tool_call_id="call_1")
+    await bench.work()
+    record = await effect.record()
+    assert record is not None
+    assert record.state is State.UNKNOWN
+    return effect
+
+
 @pytest.mark.parametrize("post", [by_context, by_httpx, by_aiohttp, by_requests, by_urllib3])
 @pytest.mark.parametrize("wrong", ["silent", "reset", "500", "garbage"])
 async def test_a_lost_answer_is_unknown_then_found_and_done_once(
@@ -175,12 +187,7 @@ async def test_a_lost_answer_is_unknown_then_found_and_done_once(
 ) -> None:
     """A read time-out, a reset, a 500, an answer that cannot be decoded: no list of errors has all of them."""
     async with Workbench(asking(provider, post, f"{url}/{wrong}")) as bench:
-        run = await bench.run()
-        effect = await run.propose("ask", {"case_id": "c"}, tool_call_id="call_1")
-        await bench.work()
-        record = await effect.record()
-        assert record is not None
-        assert record.state is State.UNKNOWN
+        effect = await _in_doubt(bench)
         await bench.settle()
         result = await effect.status()
         assert (result.status, result.data) == ("ok", {"provider_ref": "ext_1"})
@@ -196,12 +203,7 @@ async def test_whatever_chance_draws_the_lookup_comes_later_than_the_doubt(
     """The shortest pause is one: what a pass has put off, the same pass does not find again."""
     monkeypatch.setattr("effectsvc.executor.random.random", lambda: drawn)
     async with Workbench(asking(provider, by_context, f"{url}/500")) as bench:
-        run = await bench.run()
-        effect = await run.propose("ask", {"case_id": "c"}, tool_call_id="call_1")
-        await bench.work()
-        record = await effect.record()
-        assert record is not None
-        assert record.state is State.UNKNOWN
+        await _in_doubt(bench)
 
 
 @pytest.mark.parametrize("post", [by_context, by_httpx, by_aiohttp, by_requests, by_urllib3])

@@ -52,8 +52,13 @@ _NONE16: Final = bytes(16)
 _NONE8: Final = bytes(8)
 
 
+def bucket_of(fact: bytes) -> int:
+    """Which of the buckets a fact belongs to: they are in the order of the keys."""
+    return fact[0] >> BUCKET_SHIFT
+
+
 class Buckets:
-    """Fixed-size facts, put apart by the first byte of their key, in its order. Use as `with`."""
+    """Fixed-size facts, put apart by the first byte of their key, with which each begins. Use as `with`."""
 
     def __init__(self, form: struct.Struct) -> None:
         self.form = form
@@ -68,8 +73,8 @@ class Buckets:
         for file in self._files:
             file.close()
 
-    def put(self, key: bytes, fact: bytes) -> None:
-        self._parts[key[0] >> BUCKET_SHIFT] += fact
+    def put(self, fact: bytes) -> None:
+        self._parts[bucket_of(fact)] += fact
         self._held += len(fact)
         if self._held > IN_MEMORY:
             self._spill()
@@ -153,7 +158,7 @@ class EffectCheck:
             intent = bytes.fromhex(known["intent"])
             key, name = bytes.fromhex(known["effect"]), decision_key(known["decision"])
             fact = _FACT.pack(key, DECISION, flags, name, intent, _NONE8, known["i"], known["due"])
-            self._facts.put(key, fact)
+            self._facts.put(fact)
         self.rows = 0
         """How many rows of what ended before were taken."""
 
@@ -166,7 +171,7 @@ class EffectCheck:
     def take_ended(self, rows: Iterable[tuple[Any, ...]]) -> None:
         """What a prune kept, before the first record."""
         for effect, name, intent, ref, flags, index in rows:
-            self._facts.put(effect, _FACT.pack(effect, ENDED, flags, name, intent, ref, index, 0))
+            self._facts.put(_FACT.pack(effect, ENDED, flags, name, intent, ref, index, 0))
             self.rows += 1
 
     def take(self, record: Record) -> None:
@@ -175,7 +180,7 @@ class EffectCheck:
         fact = fact_of(record)
         if fact is not None:
             self.decisions += fact[KIND] == DECISION
-            self._facts.put(fact, fact)
+            self._facts.put(fact)
 
     def take_all(self, facts: Sequence[bytes | bytearray], *, decisions: int, newest: str) -> None:
         """What `fact_of` said of many records in order, by bucket; `newest` is the source's id of the last."""
@@ -192,7 +197,7 @@ class EffectCheck:
                 self._judge_open(found, report)
                 for name, ref, index in found.happened:
                     intent, marks = found.decisions[name].intent, IS_PRUNED if index < report.start else 0
-                    did.put(intent, _DID.pack(intent, effect, ref, found.safe | marks, index))
+                    did.put(_DID.pack(intent, effect, ref, found.safe | marks, index))
             report.happened = 0
             for bucket in did:
                 by_intent = defaultdict[bytes, _Happened](_Happened)

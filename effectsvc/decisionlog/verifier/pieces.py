@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from effectsvc.decisionlog.record import FIRST_LINK, MAX_LINE, RecordFault, read_line, record_hash
-from effectsvc.decisionlog.verifier.effects import BUCKET_SHIFT, BUCKETS, DECISION, KIND, fact_of
+from effectsvc.decisionlog.verifier.effects import BUCKETS, DECISION, KIND, bucket_of, fact_of
 
 PIECE: Final = 1 << 20
 """Bytes of a piece, up to the end of a line: a thousand records, so that what is said of a piece weighs little."""
@@ -120,7 +120,7 @@ def read_span(span: Span) -> Iterator[Run | Line]:
         run.end, run.last_id, run.newest = offset, stream_id, newest
         fact = fact_of(record)
         if fact is not None:
-            run.facts[fact[0] >> BUCKET_SHIFT] += fact
+            run.facts[bucket_of(fact)] += fact
             run.decisions += fact[KIND] == DECISION
     if run is not None:
         yield run
