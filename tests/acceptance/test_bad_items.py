@@ -11,27 +11,13 @@ from effectsvc_workers.relay import Relay
 
 from effectsvc import counts
 from effectsvc.cell_watch import CellWatch
-from effectsvc.core.effect import Caller, Payload
 from effectsvc.metrics import page, registry
 from effectsvc.settings import Settings, load_settings
 from effectsvc.store.commands import Commands, Read
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.sync_store import SyncStore
 from effectsvc.sweep import Sweep
-from tests.contract.stage import LANE, Stage
-
-PAYLOAD = Payload(
-    arguments=b"{}",
-    run_id="r",
-    tool_call_id="c",
-    caller=Caller(agent_id="atlas"),
-    justification="",
-    intent_key="0" * 64,
-    above=(),
-    stripped=(),
-    contract="",
-    policy="",
-).to_bytes()
+from tests.contract.stage import LANE, PAYLOAD, Stage
 
 
 @pytest.fixture

@@ -9,11 +9,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from effectsvc.core.effect import Caller, Payload
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Address, Command, Commands, Proposal, Read
 from effectsvc.store.sync_store import SyncStore
 
 TENANT, AGENT, TOOL, LANE = "acme", "atlas", "mail", "slow"
+PAYLOAD = Payload(
+    arguments=b"{}",
+    run_id="run_1",
+    tool_call_id="call_1",
+    caller=Caller(agent_id=AGENT),
+    justification="",
+    intent_key="0" * 64,
+    above=(),
+    stripped=(),
+    contract="",
+    policy="",
+).to_bytes()
+"""What a sweep reads of an effect."""
 LONG_MS = 600_000  # far beyond any test
 FINAL = ("committed", "failed", "refused", "cancelled")
 

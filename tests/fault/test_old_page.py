@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from effectsvc.core.effect import Caller, Payload
 from effectsvc.executor_files import ExecutorLock
 from effectsvc.settings import Settings, load_settings
 from effectsvc.store import replies as r
@@ -22,22 +21,9 @@ from effectsvc.store.evidence_commands import Finding
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.sync_store import SyncStore
 from effectsvc.sweep import Sweep
-from tests.contract.stage import AGENT, Stage
+from tests.contract.stage import PAYLOAD, Stage
 from tests.fault.guards import without
 
-PAYLOAD = Payload(
-    arguments=b"{}",
-    run_id="run_1",
-    tool_call_id="call_1",
-    caller=Caller(agent_id=AGENT),
-    justification="",
-    intent_key="0" * 64,
-    above=(),
-    stripped=(),
-    contract="",
-    policy="",
-).to_bytes()
-"""What a sweep reads of an effect."""
 EXECUTOR = "x"
 """In whose name the stage begins."""
 
