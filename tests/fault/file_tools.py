@@ -5,6 +5,7 @@ A row of the ledger is a key and the time at which the write lands; a lookup tel
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -23,6 +24,8 @@ PLACE = f"{__name__}:tools"
 DIRECTORY_NAME = "FAULT_DIR"
 FREEZE_SETTLE_S = 1.0
 """Of the tools that freeze: nothing lands late at this provider, so it is as short as their time-out."""
+COMPANY_S = 120.0
+"""Longer than any test waits."""
 
 tools = ToolRegistry()
 DECLARED: Any = {
@@ -116,6 +119,16 @@ def freezes(args: Case, ctx: SyncEffectContext) -> Written:
 
 
 freezes.lookup(find)
+
+
+@tools.effect(**DECLARED, timeout_s=COMPANY_S, settle_s=COMPANY_S)
+async def takes_its_time(args: Case, ctx: EffectContext) -> Written:
+    """A process ends itself over a call past its time-out as soon as no other call is in flight: this one is."""
+    await asyncio.sleep(COMPANY_S)
+    return write(ctx.idempotency_key)
+
+
+takes_its_time.lookup(find)
 
 
 @tools.effect(

@@ -24,8 +24,8 @@ def deployed(files: Callable[..., Files]) -> Files:
 class Frozen:
     """An effect whose first attempt has stopped its process right before the send; another worker is awake."""
 
-    def __init__(self, deployed: Files, tool: str, case: str) -> None:
-        self.deployed, self.tool, self.case = deployed, tool, case
+    def __init__(self, deployed: Files, tool: str, case: str, *, in_company: bool = False) -> None:
+        self.deployed, self.tool, self.case, self.in_company = deployed, tool, case, in_company
 
     async def __aenter__(self) -> Frozen:
         stack = self.deployed.stack
@@ -33,6 +33,9 @@ class Frozen:
         stack.wait_until_served([self.tool])
         async with self.deployed.client() as client:
             run = await client.run(tenant_id="acme", run_id="run_1", caller=CALLER)
+            if self.in_company:
+                other = await run.propose("takes_its_time", {"case": self.case}, tool_call_id=f"beside-{self.case}")
+                await soon(lambda: self.deployed.state(other.effect_id) == "pending", "another call is in flight")
             self.effect: EffectHandle = await run.propose(self.tool, {"case": self.case}, tool_call_id=self.case)
             self.key = (await self.effect.status()).effect.idempotency_key  # type: ignore[union-attr]
         marker = self.deployed.directory / f"frozen_{self.case}"
@@ -65,12 +68,25 @@ class Frozen:
 
 async def test_a_worker_that_wakes_past_its_lease_and_sends_has_done_it_once(deployed: Files) -> None:
     """Its attempt is not over, so that lookups find nothing proves nothing; when it sends, that is the one effect."""
-    async with Frozen(deployed, "freezes", "wakes") as it:
+    async with Frozen(deployed, "freezes", "wakes", in_company=True) as it:
         await it.is_not_believed_absent()
         os.kill(it.frozen.pid, signal.SIGCONT)
         await it.is_committed()
         assert deployed.landed(it.key) == 1
         assert it.fields()["attempt"] == "1"
+
+
+async def test_a_worker_that_wakes_past_the_time_out_alone_has_it_done_once_whether_it_sends_or_ends_first(
+    deployed: Files,
+) -> None:
+    """With no other call in flight it ends itself: before its send, that is the proof under which another begins."""
+    async with Frozen(deployed, "freezes", "alone") as it:
+        await it.is_not_believed_absent()
+        os.kill(it.frozen.pid, signal.SIGCONT)
+        await it.is_committed()
+        assert deployed.landed(it.key) == 1
+        if it.fields()["attempt"] != "1":
+            assert [entry["how"] for entry in deployed.log(it.effect.effect_id, "over")] == ["lock_free"]
 
 
 async def test_once_the_frozen_worker_is_killed_absence_counts_and_it_is_done_once(deployed: Files) -> None:
