@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from effectsvc.loop_faults import LoopFaults
 from effectsvc.settings import Settings
 from effectsvc.store.commands import SERVER_TIME_MS, Commands, Read, in_order, raw_bytes, text_map, text_tuple
 from effectsvc.store.keys import CellKeys
+from effectsvc.store.places import read_places
 from effectsvc.store.safety import info_map
 from effectsvc.store.sync_store import SyncStore
 
@@ -53,6 +55,8 @@ class Reading:
     frozen: int = 0
     epoch_no: int = 0
     memory_ratio: float = 0.0
+    failing_places: dict[str, int] = field(default_factory=dict)
+    """Of supervisors: places whose processes end again and again, by the exit status of the last."""
 
 
 class CellWatch:
@@ -112,7 +116,12 @@ class CellWatch:
             frozen=sum(len(ids.split()) for ids in switches.values()),
             epoch_no=int(meta.get("epoch_no", "0")),
             memory_ratio=int(info.get("used_memory", "0")) / limit if limit else 0.0,
+            failing_places=self._failing(now_ms),
         )
+
+    def _failing(self, now_ms: int) -> dict[str, int]:
+        places = self._store.send(read_places(self._keys)).values()
+        return Counter(str(each.ends[-1].exit_status) for each in places if each.is_failing(now_ms))
 
     def _of_effects(self, ids: tuple[str, ...], name: str) -> list[str]:
         """One field of each effect, in one round trip."""

@@ -6,6 +6,7 @@ A finding of level `danger` means that a promise would be broken or already is; 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -13,6 +14,7 @@ from typing import Final, Literal
 from effectsvc.doctor import Observed
 from effectsvc.settings import Settings
 from effectsvc.store.epochs import forgotten
+from effectsvc.store.places import MAX_ENDS, OFTEN, OVERRUN_EXIT, meaning_of
 from effectsvc.store.safety import server_findings
 
 Level = Literal["danger", "warning", "note"]
@@ -74,6 +76,8 @@ FINDINGS: Final[Mapping[str, str]] = {
     "log_behind": "The log's end is not where the cell has counted to.",
     "lane_unserved": "Effects wait in a lane that no worker serves.",
     "parked": "Effects are parked out of a lane.",
+    "worker_respawns": "Worker processes of a supervisor end again and again.",
+    "workers_silent": "Worker processes without a supervisor of ours fell silent one after another.",
     "no_entry": "The policy in force has no entry for a tool.",
     "state_dir": "The state directory cannot be used.",
     "spooled": "Outcomes wait in this host's spool.",
@@ -88,7 +92,7 @@ def diagnose(seen: Observed, settings: Settings) -> list[Finding]:
         Finding(each.code, "danger", each.what, "durability or the order of effects", each.mend)
         for each in server_findings(info=seen.info, config=seen.config, settings=settings)
     ]
-    for judge in (_memory, _persistence, _replicas, _timing, _cell, _log, _lanes, _rules, _host):
+    for judge in (_memory, _persistence, _replicas, _timing, _cell, _log, _lanes, _workers, _rules, _host):
         found += judge(seen, settings)
     rank = {"danger": 0, "warning": 1, "note": 2}
     return sorted(found, key=lambda finding: rank[finding.level])
@@ -306,6 +310,41 @@ def _lanes(seen: Observed, _: Settings) -> list[Finding]:
                         "`effectsvc effects list --state proposed`.")
             )  # fmt: skip
     return found
+
+
+def _workers(seen: Observed, _: Settings) -> list[Finding]:
+    found, alike = [], defaultdict[tuple[str, int, int], int](int)
+    for place in seen.places:
+        alike[place.host, place.supervisor_pid, place.ends[-1].exit_status] += place.recent(seen.server_ms)
+    for (host, pid, status), number in sorted(alike.items()):
+        least = "at least " if number >= MAX_ENDS else ""
+        found.append(
+            Finding("worker_respawns", "warning",
+                    f"Worker processes on {host} ended {least}{number} times within 15 minutes, last with exit status "
+                    f"{status}: {meaning_of(status)}.",
+                    "the calls that they were in, each unknown since; and at last the lane, which nobody serves",
+                    f"Read what its supervisor (process {pid} on {host}) writes to stderr: `journalctl -u "
+                    f"effectsvc-worker`, or the container's log. {_mend_of(status)}")
+        )  # fmt: skip
+    for host, number in sorted(seen.silent.items()):
+        if number >= OFTEN:
+            found.append(
+                Finding("workers_silent", "warning",
+                        f"{number} worker processes on {host} fell silent within 15 minutes, and none had left.",
+                        "the calls that they were in: each is unknown once its lease has ended",
+                        f"`effectsvc workers list --host {host}`; what restarts them (systemd, the container's "
+                        "runtime) knows their exit status and has their log. 70: a call outlived its timeout.")
+            )  # fmt: skip
+    return found
+
+
+def _mend_of(exit_status: int) -> str:
+    """What to do about worker processes that end with it, beside reading their log."""
+    if exit_status == OVERRUN_EXIT:
+        return "`effectsvc effects list --state unknown` names the tool: its own waits must end before its timeout_s."
+    if exit_status < 0:
+        return "`effectsvc quarantine list` names a tool that kills its process; or give the machine more memory."
+    return "Its last lines name the error; `effectsvc config show` says where each setting comes from."
 
 
 def _rules(seen: Observed, _: Settings) -> list[Finding]:

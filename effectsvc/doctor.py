@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import orjson
+
 from effectsvc.errors import SettingsError, StoreError
 from effectsvc.executor_files import MarkFile, Spool, state_dir
 from effectsvc.policy.tool_policy import read_published
@@ -20,8 +22,10 @@ from effectsvc.settings import Settings
 from effectsvc.store.async_store import Mark
 from effectsvc.store.commands import SERVER_TIME_MS, Commands, Read, raw_bytes, text_map, text_tuple
 from effectsvc.store.keys import CellKeys
+from effectsvc.store.places import RECENT_MS, Place, read_places
 from effectsvc.store.safety import info_map
 from effectsvc.store.sync_store import SyncStore
+from effectsvc.store.worker_commands import SILENT_S
 
 PROBES: Final = 9
 UNSYNCED_MS: Final = 25.0
@@ -49,6 +53,10 @@ class Observed:
     may_flush: bool | None = None
     lanes: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     """Lane -> (ready or due, parked, worker processes); the last is -1 where nobody could count them."""
+    places: tuple[Place, ...] = ()
+    """Of supervisors: those whose processes end again and again."""
+    silent: dict[str, int] = field(default_factory=dict)
+    """Host -> worker processes without a supervisor of ours that fell silent lately."""
     contracts: tuple[str, ...] = ()
     policy_entries: tuple[str, ...] | None = None
     state_dir: Path | None = None
@@ -73,6 +81,7 @@ def look(settings: Settings, *, workers: Mapping[str, int] | None = None) -> Obs
         }
         _look_at_log(store, keys, seen)
         _look_at_lanes(store, keys, seen, workers)
+        _look_at_workers(store, keys, seen)
         catalogue = store.send(commands.hash_fields(keys.catalogue))
         seen.policy_entries = _policy_entries(store, keys, seen.meta.get("policy", ""))
         seen.contracts = tuple(sorted(n.removeprefix("contract:") for n in catalogue if n.startswith("contract:")))
@@ -145,6 +154,18 @@ def _look_at_lanes(store: SyncStore, keys: CellKeys, seen: Observed, workers: Ma
         )
         parked = store.send(Read(("ZCARD", keys.parked(lane)), int))
         seen.lanes[lane] = (waiting, parked, -1 if workers is None else workers.get(lane, 0))
+
+
+def _look_at_workers(store: SyncStore, keys: CellKeys, seen: Observed) -> None:
+    """Which of them end again and again. Who restarts one that has no supervisor of ours says nothing to the store."""
+    places = store.send(read_places(keys))
+    seen.places = tuple(each for _, each in sorted(places.items()) if each.is_failing(seen.server_ms))
+    newest, oldest = seen.server_ms - round(1000 * SILENT_S), seen.server_ms - RECENT_MS
+    names = store.send(Read(("ZRANGEBYSCORE", keys.workers, oldest, newest), text_tuple))
+    for raw in store.send_many([Read(("HGET", keys.executors, name), raw_bytes) for name in names]):
+        about = orjson.loads(raw or b"{}")
+        if about and about.get("place") is None:
+            seen.silent[about["host"]] = seen.silent.get(about["host"], 0) + 1
 
 
 def _policy_entries(store: SyncStore, keys: CellKeys, digest: str) -> tuple[str, ...] | None:

@@ -93,7 +93,7 @@ class Port:
 
     def __init__(self, settings: Settings, *, pulse: Pulse, ready: StoreReady, watch: CellWatch | None = None) -> None:
         self._settings, self._pulse, self._ready, self._watch = settings, pulse, ready, watch
-        self._registry = registry(watch)
+        self._registry = registry(watch, started_s=time.time())
         self._server: ThreadingHTTPServer | None = None
 
     def __enter__(self) -> Self:

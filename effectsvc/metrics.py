@@ -29,7 +29,7 @@ class Metric(NamedTuple):
     name: str
     kind: Literal["counter", "gauge", "histogram"]
     labels: tuple[str, ...]
-    where: Literal["each", "relay"]
+    where: Literal["each", "service", "relay"]
     means: str
 
 
@@ -95,6 +95,12 @@ _OF_CELL: Final[tuple[tuple[str, tuple[str, ...], str, Callable[[Reading], _Valu
         "Tools with arguments that ended their process again and again.",
         lambda r: _one(r.quarantined),
     ),
+    (
+        "worker_places_failing",
+        ("exit_status",),
+        "Places of supervisors whose worker process ended three times within 15 minutes, by its last exit status.",
+        lambda r: [((status,), number) for status, number in sorted(r.failing_places.items())],
+    ),
     ("freezes", (), "Freezes in force.", lambda r: _one(r.frozen)),
     ("log_export_lag_records", (), "Log entries in the store that are not exported yet.", lambda r: _one(r.log_lag)),
     ("store_epoch", (), "The cell's epoch; it grows with each restart or promotion.", lambda r: _one(r.epoch_no)),
@@ -109,12 +115,17 @@ _REACHABLE: Final = (
     "store_reachable",
     "1 while the store answers and holds the cell; else the cell's gauges are absent.",
 )
+_STARTED: Final = (
+    "process_start_time_seconds",
+    "When the process was started, by its host's clock (Unix time): each change is another process.",
+)
 _BUILD: Final = ("build_info", "1, with the version that runs.", ("version", "python"))
 
 TABLE: Final[tuple[Metric, ...]] = (
     *(Metric(PREFIX + each.name, "counter", each.labels, "each", each.means) for each in counts.COUNTS),
     *(Metric(PREFIX + each.name, "histogram", (), "each", each.means) for each in counts.SPREADS),
     Metric(PREFIX + _BUILD[0], "gauge", _BUILD[2], "each", _BUILD[1]),
+    Metric(PREFIX + _STARTED[0], "gauge", (), "service", _STARTED[1]),
     *(Metric(PREFIX + name, "gauge", labels, "relay", means) for name, labels, means, _ in _OF_CELL),
     Metric(PREFIX + _REACHABLE[0], "gauge", (), "relay", _REACHABLE[1]),
 )
@@ -134,6 +145,16 @@ class _OfProcess(Collector):
         build = GaugeMetricFamily(PREFIX + _BUILD[0], _BUILD[1], labels=_BUILD[2])
         build.add_metric((__version__, platform.python_version()), 1)
         yield build
+
+
+class _OfService(Collector):
+    """What a process of the service says of itself."""
+
+    def __init__(self, started_s: float) -> None:
+        self._started_s = started_s
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        yield GaugeMetricFamily(PREFIX + _STARTED[0], _STARTED[1], value=self._started_s)
 
 
 class _OfCell(Collector):
@@ -162,10 +183,16 @@ def _histogram(spread: counts.Spread) -> HistogramMetricFamily:
     return family
 
 
-def registry(watch: CellWatch | None = None) -> CollectorRegistry:
-    """What this process counted; with `watch`, what the store says of the cell, too."""
+def registry(watch: CellWatch | None = None, *, started_s: float | None = None) -> CollectorRegistry:
+    """What this process counted; with `watch`, what the store says of the cell, too.
+
+    `started_s` is when a process of the service was started (Unix time). An application has none: behind one address it
+    may be several processes that take turns, which would look like restarts.
+    """
     made = CollectorRegistry()
     made.register(_OfProcess())
+    if started_s is not None:
+        made.register(_OfService(started_s))
     if watch is not None:
         made.register(_OfCell(watch))
     return made
@@ -202,7 +229,8 @@ Each process has a port of its own: worker `i` of `effectsvc worker --processes 
 N - 1); port 0 takes a free one and logs it. Counters are of the process that saw the event: sum over processes. Gauges
 of the cell are read from the store by the relays, at most once in two seconds, and are the same in each: take the
 maximum. A process that only proposes shows its counters (proposals, refusals, replays) by
-`prometheus_client.REGISTRY.register(effectsvc.metrics.registry())`.
+`prometheus_client.REGISTRY.register(effectsvc.metrics.registry())`. `each` is any process, `service` each worker, relay
+and exporter.
 
 | metric | kind | labels | served by | means |
 |---|---|---|---|---|

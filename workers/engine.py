@@ -24,13 +24,11 @@ from effectsvc_workers.presence import Presence
 from effectsvc.health import Port, Pulse, StoreReady
 from effectsvc.session import Session
 from effectsvc.settings import Settings
+from effectsvc.store.places import OVERRUN_EXIT
 from effectsvc.wiring import build_worker
 
 logger = logging.getLogger("effectsvc.worker")
 T = TypeVar("T")
-
-OVERRUN_EXIT: Final = 70
-"""Exit code of a process that ended itself because a tool call outlived its timeout (EX_SOFTWARE)."""
 
 BEAT_S: Final = 1.0
 """The lease keeper takes a loop that has not beaten for ten of these to be stalled."""

@@ -26,6 +26,8 @@ PATIENCE_S: Final = 1.0
 """A beat that is not answered so soon is left: the next one says more."""
 SUPERVISED_SINCE: Final = "EFFECTSVC_SUPERVISED_SINCE_MS"
 """Set by a supervisor for its children: when it was started itself, by the host's clock."""
+SUPERVISED_PLACE: Final = "EFFECTSVC_SUPERVISED_PLACE"
+"""Set by a supervisor for its children: the name of the place that each is in."""
 
 
 def wall_ms() -> int:
@@ -110,4 +112,5 @@ class Presence:
             "begun_ms": self._begun_ms + ahead_ms,
             "since_ms": self._started_ms + ahead_ms,
             "software": x.software,
+            "place": os.environ.get(SUPERVISED_PLACE),
         }

@@ -1,25 +1,20 @@
-"""A worker process: RQ's SimpleWorker on the cell's lanes, and the engine beside it; and the supervisor of several.
+"""A worker process: RQ's SimpleWorker on the cell's lanes, and the engine beside it.
 
-`python -m effectsvc_workers.worker` is one process. `Supervisor` keeps N of them, respawns what dies, forwards SIGTERM,
-and sees exit statuses (which prove an attempt over). Who was told to end ends with 0, and is not respawned.
+`python -m effectsvc_workers.worker` is one process. Who was told to end ends with 0.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from types import FrameType
 from typing import Final, Self
 
 from effectsvc_workers.engine import Engine, import_path_of_project
-from effectsvc_workers.presence import SUPERVISED_SINCE, wall_ms
 from redis import Redis
 from redis.exceptions import RedisError
 from rq import Queue, SimpleWorker
@@ -127,58 +122,6 @@ class _StopSignals:
         with contextlib.suppress(BlockingIOError):
             self._came = not set(STOP_SIGNALS).isdisjoint(self._read.recv(4096)) or self._came
         return self._came
-
-
-class Supervisor:
-    """N worker processes. `run` returns when all have ended as they were told; each drains by itself."""
-
-    def __init__(self, command: list[str], processes: int, *, metrics_port: int | None = None) -> None:
-        """`metrics_port`: the first child's; each next one has the next port, and its successor the same one."""
-        self.command = command
-        self.metrics_port = metrics_port
-        self.children: dict[int, subprocess.Popen[bytes]] = {}
-        self.wanted = processes
-        self.stopping = False
-        self._since_ms = wall_ms()
-        self._quick_deaths = 0
-
-    def run(self) -> int:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop)
-        for place in range(self.wanted):
-            self._spawn(place)
-        worst = 0
-        while self.children:
-            for place, child in list(self.children.items()):
-                status = child.poll()
-                if status is None:
-                    continue
-                del self.children[place]
-                if self.stopping:
-                    worst = worst or (0 if status in (0, -signal.SIGTERM) else 1)
-                    continue
-                if status == 0:
-                    logger.info("worker process %s has drained; no other takes its place", child.pid)
-                    continue
-                logger.warning("worker process %s ended with status %s; another takes its place", child.pid, status)
-                self._quick_deaths += 1
-                time.sleep(min(5.0, 0.1 * 2 ** min(6, self._quick_deaths - 1)))
-                self._spawn(place)
-            time.sleep(0.05)
-        return worst
-
-    def _spawn(self, place: int) -> None:
-        # A session of its own: Ctrl-C in a terminal reaches the supervisor alone, which tells its children once.
-        given = {SUPERVISED_SINCE: str(self._since_ms)}
-        if self.metrics_port:
-            given["EFFECTSVC_METRICS_PORT"] = str(self.metrics_port + place)
-        self.children[place] = subprocess.Popen(self.command, start_new_session=True, env=os.environ | given)
-
-    def _stop(self, number: int, _: FrameType | None) -> None:
-        self.stopping = True
-        for child in self.children.values():
-            if child.poll() is None:
-                child.send_signal(signal.SIGTERM)
 
 
 def main() -> int:

@@ -48,7 +48,8 @@ def worker(
 
     Example: effectsvc worker --lanes default,mail --processes 2
     """
-    from effectsvc_workers.worker import Supervisor, run_worker
+    from effectsvc_workers.supervisor import Supervisor
+    from effectsvc_workers.worker import run_worker
 
     from effectsvc.settings import load_settings
 
@@ -59,7 +60,7 @@ def worker(
         raise typer.Exit(run_worker(settings, burst=burst))
     os.environ.update({f"EFFECTSVC_{k.upper()}": str(v) for k, v in given.items() if v is not None})
     command = [sys.executable, "-m", "effectsvc_workers.worker", *(["--burst"] if burst else [])]
-    raise typer.Exit(Supervisor(command, processes, metrics_port=settings.metrics_port).run())
+    raise typer.Exit(Supervisor(command, processes, settings=settings).run())
 
 
 def relay() -> None:

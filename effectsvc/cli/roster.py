@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import orjson
 
 from effectsvc.cli.operator import Operator
 from effectsvc.store.commands import Read, in_order
-from effectsvc.store.worker_commands import host_target
+from effectsvc.store.places import Place, read_places, remembered
+from effectsvc.store.worker_commands import SILENT_S, host_target
 
-SILENT_S: Final = 10.0
-"""A worker beats every two seconds; one that has missed five beats is dead, frozen or cut off."""
+RESPAWN_S: Final = 60.0
+"""A supervisor waits five seconds at most, and a worker that starts beats in a few more: of a place without a worker
+that is older, nobody knows that it still has a supervisor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +23,8 @@ class WorkerNow:
     """One worker process as a list tells it. `worker` is its executor's id, as attempts name it.
 
     `state`: `live`; `told` to drain, which it has yet to hear; `draining`: it begins nothing more; or `silent`: no beat
-    for SILENT_S. After an hour a silent one is left out.
+    for SILENT_S. After an hour a silent one is left out. `respawning` is no process but a supervisor's place, which
+    names it: the last process in it ended, and the next has not beaten.
     """
 
     worker: str
@@ -40,16 +44,23 @@ class WorkerNow:
     drain_actor: str | None
     drain_reason: str | None
     software: str
+    place: str | None = None
+    """Its place under a supervisor."""
+    respawns: int = 0
+    """How often its supervisor started another in this place, if that was needed within the last hour; and how the last
+    one before it ended, and when."""
+    last_exit: int | None = None
+    last_exit_s: float | None = None
 
     def record(self) -> dict[str, Any]:
         """As JSON values."""
         record = asdict(self)
-        del record["begun_ms"]
+        del record["begun_ms"], record["place"]
         return record
 
 
 def read_workers(operator: Operator) -> list[WorkerNow]:
-    """Everybody on the list, by host and age."""
+    """Everybody on the list, by host and age. A place's last ends are told with whoever is in it now."""
     k, now_ms = operator.keys, operator.now_ms()
     beats = operator.send(Read(("ZRANGE", k.workers, 0, -1, "WITHSCORES"), in_order))
     about = operator.send(operator.commands.hash_fields(k.executors))
@@ -59,7 +70,42 @@ def read_workers(operator: Operator) -> list[WorkerNow]:
         for name, at_ms in zip(beats[::2], beats[1::2], strict=True)
         if name in about
     ]
+    places = remembered(operator.send(read_places(k)), now_ms)
+    found = [_in_place(each, places[each.place], now_ms) if each.place in places else each for each in found]
     return sorted(found, key=lambda each: (each.host, each.since_ms, each.worker))
+
+
+def read_respawning(operator: Operator, everybody: Sequence[WorkerNow]) -> list[WorkerNow]:
+    """The places in which nobody of these lives, though a process has ended in them just now."""
+    now_ms = operator.now_ms()
+    lived_in = {each.place for each in everybody if each.state != "silent"}
+    return [
+        _in_place(_nobody(place, now_ms), place, now_ms)
+        for name, place in sorted(operator.send(read_places(operator.keys)).items())
+        if name not in lived_in and now_ms - place.ends[-1].at_ms < 1000 * RESPAWN_S
+    ]
+
+
+def _nobody(place: Place, now_ms: int) -> WorkerNow:
+    """In a place's row: what its supervisor says, and nothing of a process."""
+    ended_ms = place.ends[-1].at_ms
+    return WorkerNow(
+        worker=place.name, state="respawning", host=place.host, pid=place.supervisor_pid, lanes=list(place.lanes),
+        in_flight=0, concurrency=0, begun_ms=ended_ms, since_ms=ended_ms, up_s=0.0,
+        last_beat_s=max(0.0, (now_ms - ended_ms) / 1000), drain_actor=None, drain_reason=None, software="-",
+        place=place.name,
+    )  # fmt: skip
+
+
+def _in_place(worker: WorkerNow, place: Place, now_ms: int) -> WorkerNow:
+    """Of one that was in the place before the last end, its supervisor knows that it beats no more."""
+    last = place.ends[-1]
+    if worker.since_ms < last.at_ms:
+        return replace(worker, state="silent")
+    if worker.state == "silent":
+        return worker
+    ago_s = round(max(0.0, (now_ms - last.at_ms) / 1000), 3)
+    return replace(worker, respawns=place.respawns, last_exit=last.exit_status, last_exit_s=ago_s)
 
 
 def _worker(name: str, about: dict[str, Any], beat_s: float, drains: dict[str, str], now_ms: int) -> WorkerNow:
@@ -81,6 +127,7 @@ def _worker(name: str, about: dict[str, Any], beat_s: float, drains: dict[str, s
         drain_actor=told[0] if told else None,
         drain_reason=told[1] if told else None,
         software=about["software"],
+        place=about.get("place"),  # a version before this one says none
     )
 
 

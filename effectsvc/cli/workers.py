@@ -30,19 +30,21 @@ def list_(
 ) -> None:
     """List the worker processes: where they run, what they serve, what they run now, and when they last beat.
 
+    A supervisor's place whose processes ended within the last hour tells how often, and how the last one did.
+
     Exit codes: 0, 1, 2, 7.
 
     Example: effectsvc workers list --lane payments
     """
     from effectsvc.cli.operator import Operator
-    from effectsvc.cli.roster import read_workers
+    from effectsvc.cli.roster import read_respawning, read_workers
     from effectsvc.cli.worker_steps import of_worker
 
     with Operator() as operator:
         everybody = read_workers(operator)
         found = [
             each
-            for each in everybody
+            for each in [*everybody, *read_respawning(operator, everybody)]
             if host in (None, each.host)
             and (lane is None or lane in each.lanes)
             and (tool is None or tool in each.tools)
@@ -53,7 +55,10 @@ def list_(
             emit(record, as_json=True, text="")
         return
     if found:
-        columns = ("worker", "state", "host", "pid", "lanes", "tools", "in flight", "up", "last beat", "drained by")
+        columns = (
+            *("worker", "state", "host", "pid", "lanes", "tools", "in flight", "up", "last beat", "respawned"),
+            "drained by",
+        )
         print_table(columns, [_cells(each) for each in found])
     else:
         say("no such workers.")
@@ -64,7 +69,10 @@ def _cells(each: WorkerNow) -> tuple[str, ...]:
     drained = "-" if each.drain_actor is None else f"{each.drain_actor}: {each.drain_reason}"
     where = (each.worker, each.state, each.host, str(each.pid), ", ".join(each.lanes), str(len(each.tools)))
     in_flight = f"{each.in_flight}/{each.concurrency}"
-    return *where, in_flight, span(each.up_s), f"{span(each.last_beat_s)} ago", drained
+    ended = "-"
+    if each.last_exit_s is not None:
+        ended = f"{each.respawns}x, exit {each.last_exit} {span(each.last_exit_s)} ago"
+    return *where, in_flight, span(each.up_s), f"{span(each.last_beat_s)} ago", ended, drained
 
 
 @workers_app.command("drain")

@@ -35,6 +35,7 @@ class CellKeys:
         self.workers = p + "workers"
         self.executors = p + "executors"
         self.drains = p + "drains"
+        self.places = p + "places"
         self.catalogue = p + "catalogue"
         self.halted = p + "halted"
         self.retired = p + "retired"

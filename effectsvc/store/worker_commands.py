@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from effectsvc.store import replies as r
 from effectsvc.store.command import Command, CommandBuilder, flag, readers
 
 BeatReply: TypeAlias = r.Seen | r.ToDrain | r.Left
 DrainReply: TypeAlias = r.Draining | r.AlreadyDraining
+
+SILENT_S: Final = 10.0
+"""A worker beats every two seconds; one that has missed five beats is dead, frozen or cut off."""
 
 _READ = readers(beat=BeatReply, drain=DrainReply)
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -94,6 +95,9 @@ async def test_the_counts_agree_with_the_effects_made_and_show_no_content(deploy
         grown = (_of_cell(after, name) or 0) - (_of_cell(before, name) or 0)
         assert grown == EFFECTS + (name.startswith("propose"))
     assert _of_cell(after, "unknown_open") is None, "the cell's gauges are a relay's"
+    starts = [_of_cell(each, "process_start_time_seconds") for each in (before, after, _samples(relay))]
+    assert starts[0] == starts[1] != starts[2], "of one process the same in every scrape"
+    assert all(0 <= time.time() - (each or 0) < 600 for each in starts)
     assert counts.REPLAYS.values()[()] - replays == 1
     assert counts.REFUSALS.values()[("unknown_tool",)] >= 1
     assert ("not_a_tool", "refused") in counts.EFFECTS.values()

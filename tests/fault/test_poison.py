@@ -31,7 +31,7 @@ BYSTANDERS = 3
 SUPERVISED = [
     sys.executable,
     "-c",
-    "import sys; from effectsvc_workers.worker import Supervisor\n"
+    "import sys; from effectsvc_workers.supervisor import Supervisor\n"
     "sys.exit(Supervisor([sys.executable, '-m', 'effectsvc_workers.worker'], 1).run())",
 ]
 """A pool of one: whatever is in flight is in the process that dies."""

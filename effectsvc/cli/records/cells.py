@@ -201,11 +201,13 @@ class WorkerRow(Printed):
     """One worker process."""
 
     worker: str
-    """Its executor's id, as attempts name it."""
-    state: Literal["live", "told", "draining", "silent"]
-    """`told`: to drain, which it has yet to hear; `draining`: it begins nothing more; `silent`: it beats no more."""
+    """Its executor's id, as attempts name it; for `respawning`, the name of its supervisor's place."""
+    state: Literal["live", "told", "draining", "silent", "respawning"]
+    """`told`: to drain, which it has yet to hear; `draining`: it begins nothing more; `silent`: it beats no more;
+    `respawning`: it ended, and its supervisor's next has not beaten yet."""
     host: str
     pid: int
+    """For `respawning`, its supervisor's."""
     lanes: list[str]
     tools: dict[str, int]
     """The version of each tool that it serves."""
@@ -217,6 +219,12 @@ class WorkerRow(Printed):
     drain_actor: str | None
     drain_reason: str | None
     software: str
+    respawns: int
+    """How often its supervisor started another in its place, if one ended within the last hour; else 0."""
+    last_exit: int | None
+    """With which exit status the one before it ended; a signal is negative."""
+    last_exit_s: float | None
+    """How long ago."""
     next: list[Step]
 
 
