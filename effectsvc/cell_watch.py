@@ -13,7 +13,16 @@ import orjson
 from effectsvc.errors import StoreError
 from effectsvc.loop_faults import LoopFaults
 from effectsvc.settings import Settings
-from effectsvc.store.commands import SERVER_TIME_MS, Commands, Read, in_order, raw_bytes, text_map, text_tuple
+from effectsvc.store.commands import (
+    SERVER_TIME_MS,
+    Commands,
+    Read,
+    in_order,
+    is_frozen,
+    raw_bytes,
+    text_map,
+    text_tuple,
+)
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.places import read_places
 from effectsvc.store.safety import info_map
@@ -113,7 +122,7 @@ class CellWatch:
             log_lag=max(0, int(meta.get("n", "0")) - exported),
             quarantined=send(Read(("ZCOUNT", k.suspects, "+inf", "+inf"), int)),
             contradicted=int(counts.get("contradicted", "0")),
-            frozen=sum(len(ids.split()) for ids in switches.values()),
+            frozen=sum(len(ids.split()) for switch, ids in switches.items() if is_frozen(switch, ids)),
             epoch_no=int(meta.get("epoch_no", "0")),
             memory_ratio=int(info.get("used_memory", "0")) / limit if limit else 0.0,
             failing_places=self._failing(now_ms),

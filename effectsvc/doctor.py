@@ -20,7 +20,7 @@ from effectsvc.executor_files import MarkFile, Spool, state_dir
 from effectsvc.policy.tool_policy import read_published
 from effectsvc.settings import Settings
 from effectsvc.store.async_store import Mark
-from effectsvc.store.commands import SERVER_TIME_MS, Commands, Read, raw_bytes, text_map, text_tuple
+from effectsvc.store.commands import SERVER_TIME_MS, Commands, Read, is_frozen, raw_bytes, text_map, text_tuple
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.places import RECENT_MS, Place, read_places
 from effectsvc.store.safety import info_map
@@ -77,7 +77,9 @@ def look(settings: Settings, *, workers: Mapping[str, int] | None = None) -> Obs
         seen.meta = store.send(commands.hash_fields(keys.meta))
         seen.epochs = store.send(commands.hash_fields(keys.epochs))
         seen.freezes = {
-            freeze_id: known for freeze_id, known in store.send(commands.hash_fields(keys.switches)).items() if known
+            switch: ids
+            for switch, ids in store.send(commands.hash_fields(keys.switches)).items()
+            if is_frozen(switch, ids)
         }
         _look_at_log(store, keys, seen)
         _look_at_lanes(store, keys, seen, workers)

@@ -1,12 +1,13 @@
 """Which runs are going on: those with open effects, by the sets that hold these, and those that the log has lately.
 
-A run that is idle, with nothing open and no call in the time that is looked at, is not found: no set holds all runs.
+A run that is idle, with nothing open and no call in the time that is looked at, is not found: no set holds all runs. It
+is found above one that is not idle, where that is asked for.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -75,23 +76,40 @@ class _Seen:
 
 
 def find_runs(
-    operator: Operator, *, since_s: float, tenant: str | None = None, agent: str | None = None
+    operator: Operator,
+    *,
+    since_s: float,
+    tenant: str | None = None,
+    agent: str | None = None,
+    with_parents: bool = False,
 ) -> list[FoundRun]:
     """The tenant's runs, and those that the agent opened or is seen to act in; each narrows where it is given.
 
+    `with_parents`: also those of the runs above any that is seen; what is told to a run holds for those below it.
     Says on stderr how far back calls were counted, when that is less than was asked for.
     """
     seen, window_s = _called(operator, now_ms=operator.now_ms(), since_s=since_s)
     for effect in open_effects(operator):
         seen.setdefault(effect.run, _Seen(effect.tenant)).agents.add(effect.agent)
-    found = []
-    for batch in batches(run for run, each in seen.items() if tenant in (None, each.tenant)):
-        records = operator.send_many([operator.commands.run_fields(run) for run in batch])
-        for run, fields in zip(batch, records, strict=True):
-            if fields and agent in (None, fields.get("agent"), *seen[run].agents):
-                found.append(_found(fields, seen[run], window_s))
+    found, above = [], dict[str, _Seen]()
+    for run, fields in _records(operator, (run for run, each in seen.items() if tenant in (None, each.tenant))):
+        if agent in (None, fields.get("agent"), *seen[run].agents):
+            found.append(_found(fields, seen[run], window_s))
+        above |= {each: _Seen(seen[run].tenant) for each in fields.get("ancestors", "").split() if each not in seen}
+    if with_parents:
+        parents = _records(operator, above)
+        found += [
+            _found(fields, above[run], window_s) for run, fields in parents if agent in (None, fields.get("agent"))
+        ]
     count_open(operator, found)
     return found
+
+
+def _records(operator: Operator, runs: Iterable[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """The records of the runs of these digests, without those that have none."""
+    for batch in batches(runs):
+        records = operator.send_many([operator.commands.run_fields(run) for run in batch])
+        yield from ((run, fields) for run, fields in zip(batch, records, strict=True) if fields)
 
 
 def _called(operator: Operator, *, now_ms: int, since_s: float) -> tuple[dict[str, _Seen], float]:

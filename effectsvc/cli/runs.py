@@ -144,7 +144,7 @@ def halt(
         str | None, typer.Option("--agent", help="Instead of RUN: all runs that this agent opened or acts in.")
     ] = None,
     since: Annotated[
-        str, typer.Option(metavar="SPAN", help="Without RUN: also runs with nothing open that called so lately.")
+        str, typer.Option(metavar="SPAN", help="Without RUN: list also runs with nothing open that called so lately.")
     ] = "1h",
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -152,7 +152,9 @@ def halt(
 ) -> None:
     """Stop a run for good, or all of an agent or tenant: what waits is cancelled, what runs finishes.
 
-    Every later call in them is refused. `freeze` stops the runs that an agent opens from now on.
+    Every later call in them is refused. Of an agent or tenant, those are listed that have something open or called
+    lately; any other that was opened by now is halted when it calls next. `freeze` stops the runs that are opened from
+    now on.
 
     Exit codes: 0, 1, 2, 6, 7.
 
@@ -221,18 +223,26 @@ def _halt_all(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Halts every run that is going on: one line for each, and the sums on stderr. One that fails stops no other."""
+    """Halts every run: one line for each that is found, one for all others, and the sums on stderr.
+
+    The others are told first, so that none calls unseen in between. One that fails stops no other.
+    """
     from effectsvc.cli.run_listing import count_open, find_runs
     from effectsvc.errors import StoreError
 
-    found = find_runs(operator, since_s=since_s, tenant=tenant, agent=agent)
-    going_on = [run for run in found if run.halt_reason is None and (run.is_open or not run.closed)]
+    def look() -> list[FoundRun]:
+        found = find_runs(operator, since_s=since_s, tenant=tenant, agent=agent, with_parents=True)
+        return [run for run in found if run.halt_reason is None and (run.is_open or not run.closed)]
+
+    going_on = look()
     whose = " of ".join(f"{kind} {name}" for kind, name in (("agent", agent), ("tenant", tenant)) if name is not None)
-    if not going_on:
-        say(f"no run of {whose} is going on.")
-        return
+    others: dict[str, Any] = {"tenant": tenant, "agent": agent, "opened_by_ms": operator.now_ms()}
+    others["answer"] = "would_halt"
     if not dry_run:
-        confirm(f"Halt {len(going_on)} runs of {whose} for good ({_counts(_sums(going_on))}).", yes=yes)
+        counted = f"{len(going_on)} runs of {whose} ({_counts(_sums(going_on))})"
+        confirm(f"Halt {counted}, and each other that was opened by now, for good.", yes=yes)
+        others |= _tell_others(operator, tenant, agent, reason)
+        going_on = look()
     failed, steps = 0, []
     if agent is not None:
         steps = [step("freeze", "agent", agent, "--reason", "WHY", when="it opens new runs", changes=True)]
@@ -245,11 +255,32 @@ def _halt_all(
             say(f"run {run.run_id} of tenant {run.tenant} was not halted, or that is not known: {error}")
         record = {**run.record(), "answer": answer, "next": recorded(steps)}
         emit(record, as_json=as_json, text=f"{answer}: run {run.run_id} of tenant {run.tenant}: {_counts(record)}")
+    text = f"{others['answer']}: each other run of {whose} that was opened by now, when it calls next"
+    emit(others | {"next": recorded(steps)}, as_json=as_json, text=text)
     done = "would halt" if dry_run else "halted"
     say(f"{done} {len(going_on) - failed} runs of {whose}: {_counts(_sums(going_on))}.")
     tell(steps, as_json=False)  # on stderr in JSON too, where it stands beside each run
     if failed:
         raise typer.Exit(Exit.ERROR)
+
+
+def _tell_others(operator: Operator, tenant: str | None, agent: str | None, reason: str) -> dict[str, Any]:
+    """Halts all runs that were opened by now, each when it calls next."""
+    from effectsvc.cli.output import actor
+    from effectsvc.store import replies as r
+
+    opened_by_ms = operator.now_ms()
+    command = operator.commands.halt_runs(
+        tenant=tenant or "",
+        agent=agent or "",
+        opened_by_ms=opened_by_ms,
+        reason=reason[:MAX_HALT_REASON_CHARS],
+        actor=actor()["actor"],
+        entry=operator.note("halt_runs", tenant=tenant, agent=agent, opened_by_ms=opened_by_ms, reason=reason),
+    )
+    reply = operator.send(command)
+    answer = "halted" if isinstance(reply, r.RunsHalted) else "already_halted"
+    return {"answer": answer, "opened_by_ms": reply.opened_by_ms}
 
 
 def _sums(runs: list[FoundRun]) -> dict[str, Any]:
@@ -293,6 +324,7 @@ def _read(operator: Operator, run_id: str, tenant: str) -> dict[str, Any]:
     fields = operator.send(operator.commands.run_fields(digest))
     if not fields:
         _not_found(tenant)
+    fields = _told(operator, fields) | fields
     effects = operator.load(operator.send(operator.commands.open_effects(digest)))
     states = Counter(effect.state for effect in effects)
     return {
@@ -310,6 +342,16 @@ def _read(operator: Operator, run_id: str, tenant: str) -> dict[str, Any]:
         "unknown": states[State.UNKNOWN],
         "open_effects": [{"effect_id": e.effect_id, "state": e.state, "tool": e.fields["tool"]} for e in effects],
     }
+
+
+def _told(operator: Operator, fields: dict[str, str]) -> dict[str, str]:
+    """Of a run that has not called since all of its tenant or agent were halted: as its record will be when it does."""
+    told, tenant, agent = operator.send(operator.commands.told_to_halt()), fields["tenant"], fields.get("agent", "")
+    for name in ((tenant, ""), ("", agent), (tenant, agent)):
+        if name in told and int(fields["opened"]) <= told[name].opened_by_ms:
+            said = told[name]
+            return {"halted": said.reason, "halted_by": said.actor, "halted_at": str(said.opened_by_ms)}
+    return {}
 
 
 def _not_found(tenant: str) -> None:

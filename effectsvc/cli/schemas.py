@@ -61,7 +61,7 @@ RECORDS: Final[Mapping[str, Any]] = {
     "policy show": cells.PolicyInForce | cells.PolicyEntry,
     "quarantine list": people.Suspect,
     "quarantine release": people.Released,
-    "runs halt": people.RunHalted | people.RunRowHalted,
+    "runs halt": people.RunHalted | people.RunRowHalted | people.RunsHalted,
     "runs list": people.RunRow,
     "runs show": people.Run,
     "schema": cells.SchemaRow,

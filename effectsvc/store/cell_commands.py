@@ -18,6 +18,7 @@ OpenRunReply: TypeAlias = r.Opened | r.JoinedRun | r.Conflict | r.WrongCell | r.
 SetRunReply: TypeAlias = r.RunState | r.Conflict | r.Closed | r.RunMissing
 CloseRunReply: TypeAlias = r.RunClosed | r.Conflict | r.RunMissing
 HaltRunReply: TypeAlias = r.RunHalted | r.AlreadyHalted | r.Conflict | r.RunMissing
+HaltRunsReply: TypeAlias = r.RunsHalted | r.RunsAlreadyHalted
 FreezeReply: TypeAlias = r.SwitchClosed | r.AlreadyFrozen | r.FreezeEnded
 ThawReply: TypeAlias = r.Thawed | r.AlreadyThawed | r.RecoverOnly
 LiftReply: TypeAlias = r.Lifted | r.NotSuspected
@@ -34,6 +35,7 @@ _READ = readers(
     set_run=SetRunReply,
     close_run=CloseRunReply,
     halt_run=HaltRunReply,
+    halt_runs=HaltRunsReply,
     freeze=FreezeReply,
     thaw=ThawReply,
     lift=LiftReply,
@@ -151,6 +153,20 @@ class CellCommands(CommandBuilder):
         k = self.keys
         keys = (k.meta, k.log, k.run(run), k.run_open(run), k.halted)
         return self._make(_READ["halt_run"], "halt_run", keys, (short(run), tenant, reason, actor, entry))
+
+    def halt_runs(
+        self, *, tenant: str, agent: str, opened_by_ms: int, reason: str, actor: str, entry: bytes
+    ) -> Command[HaltRunsReply]:
+        """Halts, at its next call, each run opened by then (the store's clock) that is the tenant's and the agent's.
+
+        Empty is any tenant or any agent, not both; an agent's are those that it opened or calls in. Raises ValueError
+        for a name that no run can be of.
+        """
+        if not tenant + agent or "\n" in tenant + agent + actor:
+            raise ValueError("a tenant or an agent is named, in one line")
+        k = self.keys
+        argv = (tenant, agent, opened_by_ms, reason, actor, entry)
+        return self._make(_READ["halt_runs"], "halt_runs", (k.meta, k.log, k.switches), argv)
 
     # ---- switches --------------------------------------------------------------------------------------------------
 

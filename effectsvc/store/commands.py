@@ -6,7 +6,7 @@ The operations stand in six files by what they are about: `effect_commands`, `wa
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from effectsvc.store.cell_commands import (
     AcceptReply,
@@ -56,8 +56,10 @@ __all__ = [
     "ReadCall",
     "ReleaseReply",
     "RenewReply",
+    "ToldToHalt",
     "WitnessReply",
     "integer",
+    "is_frozen",
     "raw_bytes",
     "text_map",
     "text_tuple",
@@ -92,6 +94,10 @@ class Commands(EffectCommands, WaitingCommands, EvidenceCommands, CellCommands, 
         """The freezes in force by id: the switch (`fleet`, `cell`, `tenant:acme`, …) and the reason."""
         return Read(("HGETALL", self.keys.freezes), _freeze_map)
 
+    def told_to_halt(self) -> Read[dict[tuple[str, str], ToldToHalt]]:
+        """Whose runs were all halted, by tenant and agent, either of which may be empty."""
+        return Read(("HGETALL", self.keys.switches), _told_map)
+
     def swept(self, run: str) -> Read[int]:
         """A halted run that has no open effects left needs no sweep: it takes in none any more."""
         return Read(("ZREM", self.keys.halted, short(run)), integer)
@@ -100,10 +106,37 @@ class Commands(EffectCommands, WaitingCommands, EvidenceCommands, CellCommands, 
         return Read(("HGETALL", key), text_map)
 
 
+_TOLD: Final = "halt:"
+"""How the fields of the switches begin that tell all runs of a tenant or agent to halt."""
+
+
 def text_map(raw: Any) -> dict[str, str]:
     """A hash reply (RESP2 list or RESP3 map) as text."""
     pairs = raw.items() if isinstance(raw, dict) else zip(raw[::2], raw[1::2], strict=True)
     return {key.decode(): value.decode() for key, value in pairs}
+
+
+class ToldToHalt(NamedTuple):
+    """All runs of a tenant or agent that were opened by then are halted, each at its next call."""
+
+    opened_by_ms: int
+    actor: str
+    reason: str
+
+
+def is_frozen(switch: str, ids: str) -> bool:
+    """Whether a field of the switches is a switch that freezes hold; others tell all runs of somebody to halt."""
+    return bool(ids) and not switch.startswith(_TOLD)
+
+
+def _told_map(raw: Any) -> dict[tuple[str, str], ToldToHalt]:
+    found = {}
+    for name, text in text_map(raw).items():
+        if name.startswith(_TOLD):
+            tenant, _, agent = name.removeprefix(_TOLD).partition("\n")
+            by_ms, actor, reason = text.split("\n", 2)
+            found[tenant, agent] = ToldToHalt(int(by_ms), actor, reason)
+    return found
 
 
 def text_tuple(raw: Any) -> tuple[str, ...]:

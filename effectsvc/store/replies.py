@@ -884,6 +884,24 @@ class AlreadyHalted(Reply):
 
 
 @dataclass(frozen=True, slots=True)
+class RunsHalted(Reply):
+    """Each of these runs that was opened by then is halted when it calls next."""
+
+    word: ClassVar[str] = "halted"
+    opened_by_ms: int
+    n: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunsAlreadyHalted(Reply):
+    """Those that were opened by then had been halted, and more."""
+
+    word: ClassVar[str] = "already"
+    opened_by_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunState(Reply):
     """The run's workflow state is this one."""
 

@@ -97,7 +97,7 @@ def test_the_log_lag_quarantine_and_freezes_are_told(settings: Settings, store: 
     _write(store, "HSET", keys.meta, "n", 50)
     _write(store, "HSET", keys.exporter, "n", 20)
     _write(store, "ZADD", keys.suspects, "+inf", "mail:a", 1, "mail:b")
-    _write(store, "HSET", keys.switches, "fleet", "f1 f2", "tool:mail", "")
+    _write(store, "HSET", keys.switches, "fleet", "f1 f2", "tool:mail", "", "halt:\natlas", "17\npat\nno ids")
     _write(store, "HSET", keys.counts, "contradicted", 2)
     watch = CellWatch(settings)
     reading = watch.reading()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 from collections.abc import Iterator
@@ -9,6 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from effectsvc.cli import run_listing
+from effectsvc.client import AsyncEffectClient
+from effectsvc.core.effect import Caller
+from effectsvc.core.identity import run_digest
+from tests.acceptance import operator_tools
 from tests.acceptance.deployment import until
 from tests.acceptance.desk import SECRET, Desk, desk_in
 
@@ -81,10 +86,13 @@ def test_all_runs_of_an_agent_are_halted_and_those_of_others_go_on(desk: Desk) -
     words = ("runs", "halt", "--agent", agent, "--reason", "sends too much")
     assert desk.run(*words).exit_code == 2, "nobody said yes"
     planned = desk.run(*words, "--dry-run", "--json")
-    assert [json.loads(line)["answer"] for line in planned.stdout.splitlines()] == ["would_halt"] * 2
+    assert [json.loads(line)["answer"] for line in planned.stdout.splitlines()] == ["would_halt"] * 3
+    assert desk.store.send(desk.commands.told_to_halt()) == {}
     result = desk.run(*words, "--yes", "--json")
     assert result.exit_code == 0, result.output
-    told = {each["run_id"]: each for each in map(json.loads, result.stdout.splitlines())}
+    *rows, others = map(json.loads, result.stdout.splitlines())
+    assert (others["answer"], others["agent"], others["tenant"]) == ("halted", agent, None)
+    told = {each["run_id"]: each for each in rows}
     assert {run_id: (each["answer"], each["running"]) for run_id, each in told.items()} == {
         first: ("halted", 0),
         second: ("halted", 1),
@@ -96,7 +104,50 @@ def test_all_runs_of_an_agent_are_halted_and_those_of_others_go_on(desk: Desk) -
     entry = desk.last_entry("halt")
     assert (entry["reason"], entry["actor"]) == ("sends too much", "pat")
     assert desk.json("runs", "show", other, "--tenant", "acme")["halt_reason"] is None
-    assert desk.lines(*words, "--yes") == []
+    [again] = desk.lines(*words, "--yes")
+    assert again["opened_by_ms"] > others["opened_by_ms"]
+
+
+def test_an_agents_idle_runs_are_halted_when_they_call_next_and_those_that_it_opens_later_work(desk: Desk) -> None:
+    """An old conversation with nothing open and no call in the window: no list has it, and yet it is stopped."""
+    agent, idle, new = (secrets.token_hex(4) for _ in range(3))
+    desk.json("effects", "cancel", desk.propose(run_id=idle, agent=agent), "--reason", "r", "--yes")
+    words = ("runs", "halt", "--agent", agent, "--since", "0s", "--reason", "runs away", "--yes")
+    [others] = desk.lines(*words)
+    assert (others["answer"], others["agent"]) == ("halted", agent)
+    assert [each["when"] for each in others["next"]] == ["it opens new runs"]
+    shown = desk.json("runs", "show", idle, "--tenant", "acme")
+    assert (shown["halt_reason"], shown["halted_by"], shown["halted_at_ms"]) == (
+        "runs away", "pat", others["opened_by_ms"],
+    )  # fmt: skip
+    entry = desk.last_entry("halt_runs")
+    assert (entry["agent"], entry["reason"], entry["actor"]) == (agent, "runs away", "pat")
+    refused = desk.propose(run_id=idle, agent=agent)
+    assert (desk.fields(refused)["state"], desk.fields(refused)["rule"]) == ("refused", "run_halted")
+    assert desk.fields(desk.propose(run_id=new, agent=agent))["state"] == "proposed"
+    assert desk.json("runs", "show", new, "--tenant", "acme")["halt_reason"] is None
+    assert "each other run of agent" in desk.run(*words).output
+    assert not any(agent in each["switch"] for each in desk.json("top", "--once")["freezes"])
+    assert "frozen" not in {json.loads(line).get("code") for line in desk.run("doctor", "--json").stdout.splitlines()}
+
+
+def test_an_idle_run_is_halted_with_its_agent_where_runs_below_it_have_something_open(desk: Desk) -> None:
+    """No worker begins what another agent has queued below a halted run."""
+    agent, helper, above, below = (secrets.token_hex(4) for _ in range(4))
+
+    async def propose_below() -> None:
+        async with AsyncEffectClient(desk.stack.settings(), tools=operator_tools.tools) as client:
+            await client.run(tenant_id="acme", run_id=above, caller=Caller(agent_id=agent))
+            child = await client.run(
+                tenant_id="acme", run_id=below, caller=Caller(agent_id=helper), parent_run_id=above
+            )
+            await child.propose("post", {"to": above, "text": SECRET}, tool_call_id="c1")
+
+    asyncio.run(propose_below())
+    words = ("runs", "halt", "--agent", agent, "--since", "0s", "--reason", "runs away", "--yes")
+    told = desk.lines(*words)
+    assert [each.get("run_id") for each in told] == [above, None]
+    assert desk.store.send(desk.commands.run_fields(run_digest(tenant="acme", run_id=above)))["halted"] == "runs away"
 
 
 def test_which_runs_are_halted_is_said_in_one_way(desk: Desk) -> None:

@@ -31,6 +31,104 @@ def test_halt_run_stops_every_later_call_and_keeps_its_first_reason(stage: Stage
     assert stage.send(stage.commands.swept(stage.run)) == 1
 
 
+def halt_runs(stage: Stage, *, tenant: str = "", agent: str = "", opened_by_ms: int = 0) -> Any:
+    by_ms = opened_by_ms or stage.now_ms()
+    return stage.commands.halt_runs(
+        tenant=tenant, agent=agent, opened_by_ms=by_ms, reason="all of it", actor="pat", entry=b"halt_runs"
+    )
+
+
+def call(stage: Stage, run: str, *, agent: str = AGENT, above: tuple[str, ...] = ()) -> Any:
+    """What a proposal in the run is answered."""
+    return stage.send(stage.commands.propose(stage.proposal(stage.address(run=run, above=above), agent=agent)))
+
+
+def later(stage: Stage) -> str:
+    """A run that is opened after what was said so far."""
+    stage.wait_past(stage.now_ms())
+    stage.open_run(run := digest())
+    return run
+
+
+@pytest.mark.parametrize(
+    ("named", "caller", "is_meant"),
+    [
+        ({"agent": AGENT}, AGENT, True),
+        ({"agent": AGENT}, "another", True),
+        ({"agent": "another"}, "another", True),
+        ({"agent": "another"}, AGENT, False),
+        ({"tenant": TENANT}, "another", True),
+        ({"tenant": "globex"}, AGENT, False),
+        ({"tenant": TENANT, "agent": AGENT}, "another", True),
+        ({"tenant": TENANT, "agent": "another"}, "another", True),
+        ({"tenant": "globex", "agent": AGENT}, AGENT, False),
+    ],
+)
+def test_halt_runs_halts_an_idle_run_at_its_next_call_if_it_is_the_tenants_or_its_agent_opened_it_or_calls_in_it(
+    twins: Stage, named: dict[str, str], caller: str, is_meant: bool
+) -> None:
+    """Nothing is open in it, and it has never called: no set and no log entry names it."""
+    assert isinstance(twins.send(halt_runs(twins, **named)), r.RunsHalted)
+    assert "halted" not in twins.send(twins.commands.run_fields(twins.run)), "nobody knows of it yet"
+    answer = call(twins, twins.run, agent=caller)
+    run = twins.send(twins.commands.run_fields(twins.run))
+    if not is_meant:
+        assert isinstance(answer, r.Proposed)
+        assert "halted" not in run
+        return
+    assert (answer.rule, answer.layer, answer.detail) == ("run_halted", "0.7:run_halted", "all of it")
+    assert (run["halted"], run["halted_by"]) == ("all of it", "pat")
+    assert [each["type"] for each in twins.log()[-3:]] == ["halt_runs", "halt", "decision"]
+    assert isinstance(twins.send(twins.commands.swept(twins.run)), int)
+    assert call(twins, twins.run, agent="a third").rule == "run_halted", "for good, and for everybody"
+    assert [each["type"] for each in twins.log()[-2:]] == ["decision", "decision"], "once"
+
+
+def test_halt_runs_leaves_what_is_opened_after_it_and_moves_on_only_with_a_later_time(stage: Stage) -> None:
+    """A command that is sent again halts nothing that was opened in between; a time to come is now."""
+    command = halt_runs(stage, agent=AGENT)
+    first, second = stage.twice(command)
+    assert second == r.RunsAlreadyHalted(first.opened_by_ms)
+    new = later(stage)
+    assert stage.send(command) == r.RunsAlreadyHalted(first.opened_by_ms)
+    assert isinstance(call(stage, new), r.Proposed)
+    assert stage.send(stage.commands.told_to_halt()) == {("", AGENT): (first.opened_by_ms, "pat", "all of it")}
+    assert stage.send(halt_runs(stage, agent=AGENT, opened_by_ms=2**53)).opened_by_ms <= stage.now_ms()
+    assert call(stage, new).rule == "run_halted"
+    assert isinstance(call(stage, later(stage)), r.Proposed)
+    assert stage.send(stage.commands.freezes()) == {}
+
+
+def test_halt_runs_stops_what_is_called_below_an_idle_run(twins: Stage) -> None:
+    """The run below was opened later, and by another; its parent is halted for whoever looks up to it."""
+    twins.send(halt_runs(twins, agent=AGENT))
+    twins.wait_past(twins.now_ms())
+    child = digest()
+    command = twins.commands.open_run(
+        run=child, tenant=TENANT, run_id=child, agent="another", state="", deadline_ms=None, parent=twins.run,
+        log_key="0" * 64,
+    )  # fmt: skip
+    assert isinstance(twins.send(command), r.Opened)
+    assert call(twins, child, agent="another", above=(twins.run,)).rule == "run_halted"
+    assert twins.send(twins.commands.run_fields(child))["halted"] == "all of it"
+
+
+def test_halt_runs_stops_the_next_read_as_it_does_the_next_effect(twins: Stage) -> None:
+    twins.send(halt_runs(twins, tenant=TENANT))
+    read = ReadCall(
+        reader="r1", tool="look_up", tenant=TENANT, agent=AGENT, run=twins.run, args=digest(), call=digest(), entry=b"e"
+    )
+    answer = twins.send(twins.commands.admit_read(read))
+    assert (answer.rule, answer.detail) == ("run_halted", "all of it")
+    assert twins.send(twins.commands.run_fields(twins.run))["halted_by"] == "pat"
+
+
+@pytest.mark.parametrize("named", [{}, {"agent": "a\nb"}, {"tenant": "a\n"}], ids=str)
+def test_halt_runs_of_a_name_that_no_run_is_of_is_an_error(stage: Stage, named: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="one line"):
+        halt_runs(stage, **named)
+
+
 def test_set_run_changes_the_workflow_state_until_the_run_is_closed(stage: Stage) -> None:
     command = stage.commands.set_run(run=stage.run, tenant=TENANT, state="deciding")
     assert stage.twice(command) == (r.RunState("deciding"), r.RunState("deciding"))

@@ -266,7 +266,7 @@ WORKS_WITHOUT_MEMORY = {
     *("commit", "release", "progress", "renew", "mark_unknown", "close_read"),
     *("late", "over", "probe", "resolve", "adopt", "note"),
     *("cancel", "reject", "refuse", "hold", "defer", "park", "expire", "overtake"),
-    *("halt_run", "freeze", "thaw", "lift", "accept", "witness", "leave_lane", "beat", "drain"),
+    *("halt_run", "halt_runs", "freeze", "thaw", "lift", "accept", "witness", "leave_lane", "beat", "drain"),
     *("lease_export", "ack_export", "retire"),
 }
 """Everything that closes, reports, stops or resolves: a full server must not keep the truth out."""

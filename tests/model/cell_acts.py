@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from effectsvc.store import replies as r
-from effectsvc.store.commands import Read, integer
+from effectsvc.store.commands import Read, integer, is_frozen
 from effectsvc.store.keys import subject_of
 from effectsvc.store.worker_commands import host_target
 from tests.model.machine import Machine, act, one_of
-from tests.model.world import ARGS, EFFECTS, FREEZES, LANE, LONG_MS, RUNS, TENANT, TOOLS
+from tests.model.world import AGENTS, ARGS, EFFECTS, FREEZES, LANE, LONG_MS, RUNS, TENANT, TOOLS
 
 WITNESSES = ("w1", "w2", "w3")
 NEVER_MS = 10**14
@@ -36,6 +36,12 @@ class CellActs(Machine):
             case _:
                 self.world.open_run(run)
 
+    @act(tenant=one_of(["", "globex"]), agent=one_of(AGENTS), opened_by_ms=one_of([0, 0, 0, NEVER_MS]), weight=1)
+    def halt_runs(self, tenant: str, agent: str, opened_by_ms: int) -> None:
+        """Mostly of runs that are not there: all of this world were opened at its beginning."""
+        said = {"reason": "why", "actor": "pat", "entry": b"halt_runs"}
+        self.send(self.commands.halt_runs(tenant=tenant, agent=agent, opened_by_ms=opened_by_ms, **said))
+
     @act(freeze_id=one_of(sorted(FREEZES)), weight=2)
     def freeze(self, freeze_id: str) -> None:
         scope, target = FREEZES[freeze_id]
@@ -45,7 +51,9 @@ class CellActs(Machine):
     @act(which=one_of(range(len(FREEZES))), by=one_of(["recover", "recover", "recover", "operator"]), weight=4)
     def thaw(self, which: int, by: str) -> None:
         """One in force if there is any."""
-        frozen = sorted(i for ids in self.cell["switches"].values() for i in ids.split()) or sorted(FREEZES)
+        frozen = sorted(
+            i for name, ids in self.cell["switches"].items() if is_frozen(name, ids) for i in ids.split()
+        ) or sorted(FREEZES)
         self.send(self.commands.thaw(freeze_id=frozen[which % len(frozen)], by=by, entry=b"thaw"))
 
     @act(tool=one_of(TOOLS), args=one_of(ARGS), by=one_of(["operator", "survived"]), weight=2)

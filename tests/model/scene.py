@@ -294,7 +294,7 @@ Steps: TypeAlias = Iterator[Step]
 def forked_whole(model: Model) -> Model:
     """A copy in which operations on the run, the switches and the epoch leave the original as it is."""
     twin = forked(model)
-    for name in ("halted", "switches", "freezes", "epochs"):
+    for name in ("halted", "switches", "freezes", "told_to_halt", "epochs"):
         setattr(twin, name, vars(model)[name].copy())
     twin.runs = {digest: copy.copy(run) for digest, run in model.runs.items()}
     return twin

@@ -142,6 +142,14 @@ HARD_STOPS: Final[tuple[Rule, ...]] = (
         "acceptance/test_client::test_a_halted_run_refuses_calls_and_cancels_what_waits",
     ),
     rule(
+        "A person halts all runs of an agent or a tenant; one that is idle halts when it calls next.",
+        "store/lua/halt_runs.lua, store/lua/includes/told_to_halt.lua",
+        "contract/test_cell_operations::"
+        "test_halt_runs_halts_an_idle_run_at_its_next_call_if_it_is_the_tenants_or_its_agent_opened_it_or_calls_in_it "
+        "acceptance/test_operator_runs::"
+        "test_an_agents_idle_runs_are_halted_when_they_call_next_and_those_that_it_opens_later_work",
+    ),
+    rule(
         "A halted run stays halted; a new run goes on.",
         "store/lua/open_run.lua",
         "unit/test_run_halts::"

@@ -172,6 +172,19 @@ class RunRowHalted(RunRow):
     answer: Literal["halted", "already_halted", "would_halt", "not_found", "error"]
 
 
+@record
+class RunsHalted(Printed):
+    """What became of the wish to halt the runs of an agent or a tenant that are not named: each at its next call."""
+
+    answer: Literal["halted", "already_halted", "would_halt"]
+    tenant: str | None
+    agent: str | None
+    """Of the tenant, of the agent, or of both where both are named."""
+    opened_by_ms: int
+    """Runs that are opened later work."""
+    next: list[Step]
+
+
 # ---- freezes ---------------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ REPLY  admitted n epoch | replay result digest n epoch | refused rule layer deta
 --- include: stops
 --- include: move
 --- include: halt
+--- include: told_to_halt
 --- include: calls
 --- include: rates
 local above = {}
@@ -45,7 +46,7 @@ if scope then
   if string.find(halt_rules, ' ' .. scope .. '_frozen ', 1, true) then halt(run, scope .. '_frozen', '', entry) end
   return { 'frozen', scope, ids, n, short_epoch }
 end
-local stop, reason = run_stop(record, above)
+local stop, reason = stop_of_call(record, above)
 if stop == 'wrong_keys' then return { stop, reason } end
 if stop == 'halted' then return refuse('run_halted', '0.7:run_halted', reason, false) end
 if stop == 'deadline' then return refuse('deadline_passed', '9:deadline', reason, false) end

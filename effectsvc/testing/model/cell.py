@@ -57,6 +57,8 @@ class Cell:
         self.log_keys: dict[str, str] = {}
         self.switches: dict[str, tuple[str, ...]] = {}
         self.freezes: dict[str, tuple[str, str] | None] = {}
+        self.told_to_halt: dict[tuple[str, str], tuple[int, str, str]] = {}
+        """By tenant and agent, either of which may be empty: runs opened by when, who said so, and why."""
         self.tombs: dict[str, str] = {}
         self.lanes: set[str] = set()
         self.live: dict[str, dict[str, int]] = {}
@@ -100,6 +102,7 @@ class Cell:
         runs = [
             (
                 (digest, run.tenant, run.halted, run.deadline is not None and self.now > run.deadline, run.closed),
+                tuple(sorted(name for name, (by_ms, *_) in self.told_to_halt.items() if run.opened <= by_ms)),
                 (run.recent, run.recent_ids, run.looped, run.calls, run.cost, tuple(sorted(run.tool_calls.items()))),
             )
             for digest, run in self.runs.items()
@@ -198,6 +201,28 @@ class Cell:
                 return r.Halted(record.halted)
         if run.deadline is not None and self.now > run.deadline:
             return r.Deadline(run.deadline)
+        return None
+
+    def stop_of_call(self, run_digest: str, run: Run, *, agent: str, entry: bytes) -> r.Halted | r.Deadline | None:
+        """As `run_stop`; a run that was told to halt with all others of its tenant or agent is halted by it."""
+        stop = self.run_stop(run)
+        if isinstance(stop, r.Halted):
+            return stop
+        said = self._told(run, agent)
+        for above in run.ancestors:
+            if said is None and above in self.runs:
+                said = self._told(self.runs[above], self.runs[above].agent)
+        if said is None:
+            return stop
+        self.halt(run_digest, said[1], said[0], entry)
+        return r.Halted(said[1])
+
+    def _told(self, run: Run, agent: str) -> tuple[str, str] | None:
+        """Who told all runs to halt among which this one is, called in by this agent, and why."""
+        names = ((run.tenant, ""), ("", run.agent), (run.tenant, run.agent), ("", agent), (run.tenant, agent))
+        for by_ms, actor, reason in (self.told_to_halt[name] for name in names if name in self.told_to_halt):
+            if run.opened <= by_ms:
+                return actor, reason
         return None
 
     def stop(self, e: Effect) -> Stop | None:

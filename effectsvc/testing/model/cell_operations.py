@@ -12,6 +12,7 @@ from effectsvc.store.cell_commands import (
     CloseRunReply,
     FreezeReply,
     HaltRunReply,
+    HaltRunsReply,
     LeaveLaneReply,
     OpenRunReply,
     PublishReply,
@@ -127,6 +128,16 @@ class CellOperations(EpochOperations, Calls):
         if said is None:
             return r.AlreadyHalted(known.halted or "", open_count)
         return r.RunHalted(reason, open_count, *said)
+
+    def halt_runs(
+        self, *, tenant: str, agent: str, opened_by_ms: int, reason: str, actor: str, entry: bytes
+    ) -> HaltRunsReply:
+        """Stops all runs of a tenant or agent that were opened by then, each at its next call."""
+        by_ms, before = min(opened_by_ms, self.now), self.told_to_halt.get((tenant, agent))
+        if before is not None and before[0] >= by_ms:
+            return r.RunsAlreadyHalted(before[0])
+        self.told_to_halt[tenant, agent] = (by_ms, actor, reason)
+        return r.RunsHalted(by_ms, *self.append("halt_runs", "halted", entry, rule=reason))
 
     # ---- switches --------------------------------------------------------------------------------------------------
 
@@ -255,7 +266,7 @@ class CellOperations(EpochOperations, Calls):
             if rule in call.halt_rules:
                 self.halt(call.run, rule, "", call.entry)
             return r.Frozen(*switch, *said)
-        match self.run_stop(run):
+        match self.stop_of_call(call.run, run, agent=call.agent, entry=call.entry):
             case r.Halted(reason):
                 return self._read_refused(call, "run_halted", "0.7:run_halted", reason, halts=False)
             case r.Deadline(deadline):

@@ -68,7 +68,7 @@ class EffectOperations(Calls, Suspicions):
             if rule in p.halt_rules:
                 self.halt(p.at.run, rule, "", p.entry)
             return r.Frozen(*switch, *said)
-        match self.run_stop(run):
+        match self.stop_of_call(p.at.run, run, agent=p.agent, entry=p.entry):
             case r.Halted(reason):
                 return self._refused(p, "run_halted", "0.7:run_halted", reason, halts=False)
             case r.Deadline(deadline):

@@ -21,7 +21,7 @@ local function run_stop(run, above)
   return nil
 end
 local function load_run()
-  local r = redis.call('HMGET', k_run, 'tenant', 'halted', 'ancestors', 'deadline', 'closed')
+  local r = redis.call('HMGET', k_run, 'tenant', 'halted', 'ancestors', 'deadline', 'closed', 'agent', 'opened')
   if not r[1] then return nil end
-  return { tenant = r[1], halted = r[2], ancestors = r[3] or '', deadline = r[4], closed = r[5] }
+  return { tenant = r[1], halted = r[2], ancestors = r[3] or '', deadline = r[4], closed = r[5], agent = r[6], opened = r[7] }
 end
