@@ -1,7 +1,8 @@
 """A signed webhook: what waits for a person, what became final, and what needs a look, told to a host that is gone.
 
 The cell's log is the source: a cursor in the store says how far it was told, and moves only after the receiver has
-answered 2xx, so each event is told at least once and in order. A receiver tells repeats by `webhook-id`. Bodies hold
+answered 2xx, so each event is told at least once and in order. A receiver tells repeats by `webhook-id`. Of an entry
+that cannot be read it is told the place (`entry.unreadable`), so that it knows that one event is missing. Bodies hold
 ids, states and rules, and the arguments that the tool's contract lists as audit fields, redacted, unless contract or
 policy restricts them: here they leave the cell. No other argument, and no result. The signature is that of the Standard
 Webhooks specification (v1): HMAC-SHA256 over `id.timestamp.body`, in base64.
@@ -28,7 +29,7 @@ import orjson
 from effectsvc.core.effect import Payload
 from effectsvc.core.states import FINAL, State
 from effectsvc.errors import SettingsError, StoreError
-from effectsvc.loop_faults import LoopFaults
+from effectsvc.loop_faults import LoopFaults, is_for_all
 from effectsvc.policy.tool_policy import read_published
 from effectsvc.settings import Settings
 from effectsvc.store.commands import Commands, Read, raw_bytes, text_map
@@ -134,11 +135,10 @@ class Webhook:
         cursor = (self._store.send(Read(("GET", self.keys.told), raw_bytes)) or b"0-0").decode()
         entries = self._store.send(Read(("XRANGE", self.keys.log, f"({cursor}", "+", "COUNT", BATCH), list))
         for stream_id, raw in entries:
-            flat = text_map(raw)
-            if (event := self._event_or_none(flat, stream_id.decode())) is not None:
+            if (told := self._told(raw, stream_id.decode())) is not None:
                 if not self._is_mine():
                     return 0
-                self._send(f"{self.keys.cell}-{flat['epoch']}-{flat['n']}", event)
+                self._send(*told)
             self._store.send(Read(("SET", self.keys.told, stream_id), raw_bytes))
         return len(entries)
 
@@ -152,15 +152,29 @@ class Webhook:
         self._store.send(Read(("PEXPIRE", self.keys.teller, LEASE_MS), int))
         return True
 
-    def _event_or_none(self, flat: dict[str, str], stream_id: str) -> dict[str, Any] | None:
-        """One entry that cannot be read is passed over, counted and logged; else nothing after it would be told."""
+    def _told(self, raw: Any, stream_id: str) -> tuple[str, dict[str, Any]] | None:
+        """What is told of an entry, under which id; None for one that is no event.
+
+        One that cannot be read is counted and logged, and the receiver is told that there is one: else nothing after it
+        would be told, or it would be missed by nobody.
+        """
         try:
-            return self._event(flat, stream_id)
+            flat = text_map(raw)
+            event = self._event(flat, stream_id)
+            return None if event is None else (f"{self.keys.cell}-{flat['epoch']}-{flat['n']}", event)
         except Exception as fault:  # a process loop
-            if isinstance(fault, StoreError):
+            if isinstance(fault, StoreError) and is_for_all(fault):
                 raise
             self._faults.met(fault, about=f"log entry {stream_id}")
-            return None
+            return f"{self.keys.cell}-{stream_id}", self._unreadable(stream_id)
+
+    def _unreadable(self, stream_id: str) -> dict[str, Any]:
+        """Names the entry by its place alone: whatever else it holds may be what it should not."""
+        return {
+            "type": "entry.unreadable",
+            "timestamp": int(stream_id.partition("-")[0]),
+            "data": {"cell": self.keys.cell, "stream_id": stream_id},
+        }
 
     def _event(self, flat: dict[str, str], stream_id: str) -> dict[str, Any] | None:
         """What the entry is for a host, or None: a move into a state that is told, or evidence against a final one."""

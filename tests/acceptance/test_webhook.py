@@ -235,16 +235,67 @@ def test_a_url_without_a_key_is_refused(settings: Settings) -> None:
         Webhook(settings.model_copy(update={"webhook_key_file": None}))
 
 
-def test_an_entry_that_cannot_be_read_is_passed_over_and_counted_and_the_next_is_told(
+def add_raw(stage: Stage, fields: dict[str, str | bytes]) -> str:
+    """An entry that no script of ours wrote. Returns its id."""
+    words = [each for pair in fields.items() for each in pair]
+    return str(stage.send(Read(("XADD", stage.commands.keys.log, "*", *words), lambda raw: raw.decode())))
+
+
+ROW: dict[str, str | bytes] = {
+    "n": "1", "epoch": "e", "type": "proposal", "answer": "held", "rule": "r", "from": "none", "to": "held", "e": "{}",
+}  # fmt: skip
+CANARY = "canary-5e1f"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        ROW | {"e": f"no JSON {CANARY}"},
+        ROW | {"e": f'["{CANARY}"]'},
+        ROW | {"n": CANARY},
+        ROW | {"e": CANARY.encode() + b"\xff"},
+        {"type": CANARY},
+    ],
+    ids=["no_json", "no_object", "no_number", "no_text", "no_fields"],
+)
+def test_an_entry_that_cannot_be_read_is_told_by_its_place_alone_and_holds_up_nothing(
+    stage: Stage,
+    webhook: Webhook,
+    receiver: Receiver,
+    caplog: pytest.LogCaptureFixture,
+    fields: dict[str, str | bytes],
+) -> None:
+    """What it holds may be what nobody is to see; its id is the same each time it is told."""
+    propose_held(stage)
+    tell_all(webhook)
+    before = counts.FAULTS.values().get(("webhook",), 0)
+    stream_id = add_raw(stage, fields)
+    good = propose_held(stage)
+    receiver.answers = [503]
+    with pytest.raises(OSError, match="503"):
+        tell_all(webhook)
+    tell_all(webhook)
+    _, first, again, last = receiver.events
+    assert first == again
+    assert first == {
+        "type": "entry.unreadable",
+        "timestamp": int(stream_id.partition("-")[0]),
+        "data": {"cell": stage.commands.keys.cell, "stream_id": stream_id},
+    }
+    assert receiver.got[1][0]["webhook-id"] == receiver.got[2][0]["webhook-id"]
+    assert last["data"]["effect_id"] == good
+    assert counts.FAULTS.values()[("webhook",)] == before + 2
+    assert CANARY not in caplog.text
+
+
+def test_an_entry_whose_effect_cannot_be_read_is_told_by_its_place_too(
     stage: Stage, webhook: Webhook, receiver: Receiver
 ) -> None:
-    """It would hold up every event after it, for good."""
-    bad, before = propose_held(stage), counts.FAULTS.values().get(("webhook",), 0)
-    stage.send(Read(("DEL", stage.commands.keys.log), int))
-    row = {"n": "1", "epoch": "e", "type": "proposal", "answer": "held", "rule": "r", "from": "none", "to": "held"}
-    words = [each for pair in (row | {"e": f"no JSON {bad}"}).items() for each in pair]
-    stage.send(Read(("XADD", stage.commands.keys.log, "*", *words), lambda raw: raw))
-    good = propose_held(stage)
+    """A key of the wrong type would be refused at every try."""
+    bad, good = propose_held(stage), propose_held(stage)
+    key = stage.commands.keys.effect(bad)
+    stage.send(Read(("DEL", key), int))
+    stage.send(Read(("SET", key, "x"), lambda raw: raw))
     tell_all(webhook)
-    assert [event["data"]["effect_id"] for event in receiver.events] == [good]
-    assert counts.FAULTS.values()[("webhook",)] == before + 1
+    assert [each["type"] for each in receiver.events] == ["entry.unreadable", "effect.held"]
+    assert receiver.events[1]["data"]["effect_id"] == good
