@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from effectsvc.cli.freezes import ending
-from effectsvc.cli.operator import PIPELINE, Operator
+from effectsvc.cli.operator import PIPELINE, Loaded, Operator
 from effectsvc.cli.steps import Step, step
 from effectsvc.core.states import State
 from effectsvc.store.commands import Read, text_tuple
@@ -24,6 +24,13 @@ def look(effect_id: str, *, state: str, needs_review: bool, contradicted: bool) 
     if state == State.UNKNOWN or needs_review or contradicted:
         return [step("effects", "show", effect_id)]
     return []
+
+
+def look_at(loaded: Loaded) -> list[Step]:
+    """As `look`, of an effect that was read."""
+    fields = loaded.fields
+    needs_review, contradicted = "needs_review" in fields, "contradicted" in fields
+    return look(loaded.effect_id, state=loaded.state, needs_review=needs_review, contradicted=contradicted)
 
 
 def left(operator: Operator) -> list[Step]:

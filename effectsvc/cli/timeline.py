@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from effectsvc.cli.output import AsJson, Exit, emit, fail, say, span
+from effectsvc.cli.steps import recorded, tell_first
 from effectsvc.core.states import FINAL
 
 if TYPE_CHECKING:
@@ -87,7 +88,9 @@ def timeline(
 
     Example: effectsvc effects timeline 01M7Q5CQG0287RKGM49KP3NJ7G
     """
+    from effectsvc.cli.next_steps import look_at
     from effectsvc.cli.operator import Operator
+    from effectsvc.cli.story import read_story
 
     if (effect_id is None) == (run is None):
         raise typer.BadParameter("name one effect E, or a --run.")
@@ -95,14 +98,18 @@ def timeline(
         raise typer.BadParameter("run ids are unique in a tenant: give --tenant too.")
     with Operator() as operator:
         if effect_id is not None:
-            found = [_of_effect(operator, operator.find(effect_id))]
+            loaded = operator.find(effect_id)
+            found, steps = [_of_effect(operator, loaded)], [read_story(operator, loaded)["next"]]
         else:
             found = _of_run(operator, run or "", tenant or "", limit)
+            steps = [recorded(look_at(each.loaded)) for each in found]
+    records = [{**each.record(), "next": mine} for each, mine in zip(found, steps, strict=True)]
     if as_json:
-        for each in found:
-            emit(each.record(), as_json=True, text="")
+        for record in records:
+            emit(record, as_json=True, text="")
     elif found:
         _print(found)
+        tell_first(records)
     else:
         say("nothing is known of any effect of this run; `effectsvc log find LOG --run RUN` reads the exported log.")
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from effectsvc.cli.output import AsJson, emit, span
+from effectsvc.cli.steps import Step, lines_of, recorded, tell
 from effectsvc.errors import StoreError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def top(
 
     with contextlib.closing(Board()) as board:
         if once:
-            _tell(board.read(), as_json=as_json)
+            _tell(_with_next(board.read()), as_json=as_json)
             return
         with contextlib.suppress(KeyboardInterrupt):
             if as_json or not sys.stdout.isatty():
@@ -63,12 +64,18 @@ def readings(
     while True:
         began = time.monotonic()
         try:
-            record, away_since = board.read(), None
+            record, away_since = _with_next(board.read()), None
         except StoreError as error:
             away_since = began if away_since is None else away_since
-            record = _away(board, error, began - away_since)
+            record = _with_next(_away(board, error, began - away_since))
         yield record
         sleep(max(0.0, interval_s - (time.monotonic() - began)))
+
+
+def _with_next(record: dict[str, Any]) -> dict[str, Any]:
+    from effectsvc.cli.cell_steps import of_cell
+
+    return record | {"next": recorded(of_cell(record))}
 
 
 def _away(board: Board, error: StoreError, for_s: float) -> dict[str, Any]:
@@ -86,6 +93,7 @@ def _away(board: Board, error: StoreError, for_s: float) -> dict[str, Any]:
 def _tell(record: Mapping[str, Any], *, as_json: bool) -> None:
     width = shutil.get_terminal_size().columns
     emit(record, as_json=as_json, text="\n".join(line.plain for line in screen(record, width=width)) + "\n")
+    tell([Step(**each) for each in record["next"]], as_json=as_json)
 
 
 def _live(board: Board, interval_s: float) -> None:
@@ -95,7 +103,8 @@ def _live(board: Board, interval_s: float) -> None:
     console, last = Console(highlight=False), None
     with Live(console=console, screen=True, auto_refresh=False) as live:
         for record in readings(board, interval_s):
-            lines = screen(record, width=console.width, before=last)
+            steps = lines_of([Step(**each) for each in record["next"]])
+            lines = screen(record, width=console.width, before=last, steps=steps)
             live.update(Group(*lines[: console.height]), refresh=True)
             last = record if record["reachable"] else last
 
@@ -103,17 +112,27 @@ def _live(board: Board, interval_s: float) -> None:
 # ---- drawing ---------------------------------------------------------------------------------------------------------
 
 
-def screen(record: Mapping[str, Any], *, width: int, before: Mapping[str, Any] | None = None) -> list[Text]:
-    """The lines of one reading, none longer than `width`. While the store is away `before` is what was last read."""
+def screen(
+    record: Mapping[str, Any], *, width: int, before: Mapping[str, Any] | None = None, steps: Sequence[str] = ()
+) -> list[Text]:
+    """The lines of one reading, none longer than `width`. While the store is away `before` is what was last read.
+
+    `steps` stand at the top: below, a small terminal would hide them.
+    """
     from rich.text import Text
 
     at = datetime.fromtimestamp(record["at_ms"] / 1000, UTC)
     head = Text(f"effectsvc  cell {record['cell']}  {at:%H:%M:%S} UTC", style="bold")
     if record["reachable"]:
-        lines = [head, *_body(record)]
+        lines = [head, *map(Text, steps), *_body(record)]
     else:
         why = Text(f"the store is away for {span(record['away_s'])}: {record['message']}", style="bold red")
-        lines = [head, why, Text("It is tried again; what is shown below was read before." if before else "")]
+        lines = [
+            head,
+            why,
+            *map(Text, steps),
+            Text("It is tried again; what is shown below was read before." if before else ""),
+        ]
         for line in _body(before) if before else ():
             line.style = "dim"
             lines.append(line)

@@ -13,12 +13,13 @@ import typer
 
 from effectsvc.cli import completion
 from effectsvc.cli.output import AsJson, emit, say
+from effectsvc.cli.steps import Step, recorded, tell
 from effectsvc.core.states import FINAL
 from effectsvc.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from effectsvc.cli.log_window import RawEntry
-    from effectsvc.cli.operator import Operator
+    from effectsvc.cli.operator import Loaded, Operator
 
 BLOCK_MS: Final = 1_000
 """One read waits so long for the next entry: well within the time after which a silent server counts as away."""
@@ -65,7 +66,8 @@ def watch(
     """Print what happens to effects from now on, one line for each entry of the log, until Ctrl-C.
 
     With E: first where it stands, and until it is final; then the exit code is 0 whatever it came to, and 130 if
-    Ctrl-C came first. Shows no arguments and no results. While the store is away it waits for it.
+    Ctrl-C came first. Shows no arguments and no results. While the store is away it waits for it. What then needs a
+    person is told with the next command; at the end, the first of it that still does.
 
     Exit codes: 0, 1, 2, 6, 7.
 
@@ -77,14 +79,42 @@ def watch(
         raise typer.BadParameter("name one effect E, or say whose are followed.")
     watched = Watched(effect_id, tool, tenant, agent)
     with Operator() as operator:
+        left = Left()
         try:
             for each in Follower(operator, watched).moves():
                 emit(each, as_json=as_json, text=_line(each))
                 sys.stdout.flush()  # a reader of a pipe sees each line as it comes
+                if left.is_new(each) and each["next"]:
+                    tell([Step(**step) for step in each["next"]], as_json=as_json)
         except KeyboardInterrupt:
             if effect_id is not None:
                 say("it is not final yet.")
+            tell(left.first(), as_json=as_json)
+            if effect_id is not None:
                 raise typer.Exit(INTERRUPTED) from None
+        else:
+            tell(left.first(), as_json=as_json)
+
+
+class Left:
+    """What is to be done about the effects that were told, as each of them stands."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, list[dict[str, str]]] = {}
+
+    def is_new(self, told: Mapping[str, Any]) -> bool:
+        """Takes in one entry. Whether it says something else of its effect than the one before."""
+        effect_id, steps = told["effect_id"], told["next"]
+        known = self._steps.get(effect_id, [])
+        if not steps and told["to"]:
+            self._steps.pop(effect_id, None)
+        elif steps and (known or len(self._steps) < MAX_KNOWN):
+            self._steps[effect_id] = steps
+        return bool(steps) and steps != known
+
+    def first(self) -> list[Step]:
+        """Of the effect that has waited longest of those that still wait."""
+        return [Step(**each) for each in next(iter(self._steps.values()), [])]
 
 
 @dataclass
@@ -102,8 +132,9 @@ class Follower:
         last_id, state = self._end_of_log(), ""
         if effect_id is not None:
             # Read after the log's end was, so that no move lies between the two.
-            state = self.operator.find(effect_id).state
-            yield self._stands(effect_id, state)
+            loaded = self.operator.find(effect_id)
+            state = loaded.state
+            yield self._stands(loaded)
         looked_at = time.monotonic()
         while effect_id is None or state not in FINAL:
             try:
@@ -113,10 +144,10 @@ class Follower:
                     state = told["to"] or state
                 last_id = entries[-1][0] if entries else last_id
                 if effect_id is not None and not entries and time.monotonic() - looked_at >= LOOK_AGAIN_S:
-                    looked_at, now = time.monotonic(), self.operator.find(effect_id).state
-                    if now != state:
-                        state = now
-                        yield self._stands(effect_id, state)
+                    looked_at, loaded = time.monotonic(), self.operator.find(effect_id)
+                    if loaded.state != state:
+                        state = loaded.state
+                        yield self._stands(loaded)
             except StoreUnavailable as error:
                 self._wait_for_store(error)
 
@@ -169,7 +200,7 @@ class Follower:
         self._learn([(about, record) for about, _, record in read])
         for about, told, _ in read:
             if self.watched.lets_in(about, self.known[about]):
-                yield {"effect_id": about, **self.known[about], **told}
+                yield {"effect_id": about, **self.known[about], **told, "next": recorded(_after(about, told))}
 
     def _learn(self, named: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
         """What each of these effects is: from the store, or from the entry for one that left no record."""
@@ -186,11 +217,23 @@ class Follower:
                 for name, raw in zip(_NAMES, values, strict=True)
             }
 
-    def _stands(self, effect_id: str, state: str) -> dict[str, Any]:
+    def _stands(self, loaded: Loaded) -> dict[str, Any]:
         """Where the effect is now, in the form of an entry that moves nothing."""
+        from effectsvc.cli.next_steps import look_at
+
+        effect_id = loaded.effect_id
         self._learn([(effect_id, {})])
         blank = dict.fromkeys(("n", "op", "type", "answer", "from", "attempt", "by"))
-        return {"effect_id": effect_id, **self.known[effect_id], **blank, "at_ms": self.operator.now_ms(), "to": state}
+        at = {"at_ms": self.operator.now_ms(), "to": loaded.state, "next": recorded(look_at(loaded))}
+        return {"effect_id": effect_id, **self.known[effect_id], **blank, **at}
+
+
+def _after(effect_id: str, told: Mapping[str, Any]) -> list[Step]:
+    """The step to an effect that this entry leaves to a person."""
+    from effectsvc.cli.next_steps import look
+
+    contradicted = told["type"] == "late" and told["answer"] == "contradicted"
+    return look(effect_id, state=told["to"] or "", needs_review=told["answer"] == "review", contradicted=contradicted)
 
 
 def _line(each: Mapping[str, Any]) -> str:

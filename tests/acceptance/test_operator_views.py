@@ -84,6 +84,8 @@ def test_a_timeline_tells_each_wait_attempt_lookup_and_verdict_of_an_effect(desk
     assert (unknown["from_ms"], unknown["to_ms"]) == (attempt["to_ms"], None)
     assert (may_act["attempt"], may_act["to_ms"]) == (1, None)
     assert told["complete"] is True
+    assert told["next"] == desk.json("effects", "show", effect_id)["next"] != []
+    assert told["next"][0]["command"] in desk.run("effects", "timeline", effect_id).stderr
 
     desk.json("effects", "reconcile", effect_id, exit_code=3)
     words = ("effects", "resolve", effect_id, "--did-not-happen", "--attempt-over", "--reason", "seen", "--yes")
@@ -94,6 +96,9 @@ def test_a_timeline_tells_each_wait_attempt_lookup_and_verdict_of_an_effect(desk
     assert (lookup["from_ms"], lookup["why"]) == (lookup["to_ms"], "absent")
     assert (person["to"], person["actor"], person["op"]) == ("failed", "pat", "resolve")
     assert by_kind["may_act"]["to_ms"] == by_kind["unknown"]["to_ms"] == person["from_ms"] == told["to_ms"]
+
+    assert told["next"] == []
+    assert "nothing is left to do by hand" in desk.run("effects", "timeline", effect_id).stderr
 
     text = desk.run("effects", "timeline", effect_id, COLUMNS="80").stdout
     assert max(map(len, text.splitlines())) <= 80
@@ -113,6 +118,10 @@ def test_a_runs_effects_stand_on_one_axis_also_those_that_are_final(desk: Desk) 
     assert [each["kind"] for each in told[0]["spans"]] == ["queued", "person"]
     assert [each["to_ms"] for each in told[1]["spans"]] == [None]
     assert [each["effect_id"] for each in desk.lines(*words, "--limit", "1")] == [second]
+    assert [each["next"] for each in told] == [[], []]
+    third = desk.end_unknown(desk.propose(run_id=run_id))
+    assert [each["command"] for each in desk.lines(*words)[-1]["next"]] == [f"effectsvc effects show {third}"]
+    assert f"next: effectsvc effects show {third}" in desk.run(*words).stderr
     text = desk.run(*words).stdout
     assert text.index(first) < text.index(second)
     assert desk.run("effects", "timeline", "--run", "none", "--tenant", "acme").exit_code == 6
@@ -192,6 +201,12 @@ def test_a_watched_effect_is_followed_until_it_is_final(desk: Desk, tmp_path: Pa
         desk.json("effects", "cancel", other, "--reason", "r", "--yes")
         assert watching.process.wait(30) == 0
     assert watching.told()[-1]["to"] == "cancelled"
+    assert [each["next"] for each in watching.told()] == [[], []]
+    waits = desk.unknown()
+    with program(desk, tmp_path, "effects", "watch", waits) as watching:
+        [first] = until(watching.told, "it says where the effect stands")
+    assert [each["command"] for each in first["next"]] == [f"effectsvc effects show {waits}"]
+    assert "nothing is left to do by hand" in desk.run("effects", "watch", other).stderr
     assert [each["to"] for each in desk.lines("effects", "watch", other)] == ["cancelled"]
     assert desk.run("effects", "watch", "01M7Q5CQG0287RKGM49KP3NJ7G").exit_code == 6
     assert desk.run("effects", "watch", other, "--tool", "post").exit_code == 2
@@ -239,7 +254,8 @@ def test_the_board_tells_what_waits_runs_and_is_unknown_held_halted_and_frozen(d
     desk.json("runs", "halt", run_id, "--tenant", "acme", "--reason", "too much", "--yes")
     frozen = desk.json("freeze", "tool", "post_rendered", "--reason", "a test", "--yes")["freeze_id"]
     told = desk.json("top", "--once")
-    text = desk.run("top", "--once", COLUMNS="80").stdout
+    shown = desk.run("top", "--once", COLUMNS="80")
+    text = shown.stdout
     desk.json("thaw", frozen, "--reason", "over", "--yes")
     assert told["reachable"] is True
     assert told["in_flight"] == before["in_flight"] + 1
@@ -250,6 +266,10 @@ def test_the_board_tells_what_waits_runs_and_is_unknown_held_halted_and_frozen(d
     assert (lanes["nobody"]["workers"], lanes["default"]["workers"]) == (0, 1)
     assert (told["halts"][0]["run_id"], told["halts"][0]["reason"]) == (run_id, "too much")
     assert [each["switch"] for each in told["freezes"]] == ["tool:post_rendered"]
+    steps = [each["command"] for each in told["next"]]
+    assert "effectsvc worker --lanes nobody" in steps
+    assert "effectsvc freezes" in steps
+    assert "next (what is frozen may go on): effectsvc freezes" in shown.stderr
     assert told["workers"]["live"] >= 1
     assert "post_blindly" not in told["unserved_tools"]
     assert max(map(len, text.splitlines())) <= 80

@@ -143,3 +143,6 @@ def test_the_board_of_a_store_that_is_away_says_so_above_what_was_read_last() ->
     assert "away for 12s: no answer" in lines[1]
     assert any("123,456 queued" in line for line in lines)
     assert len(screen(away, width=80)) == 3
+    steps = ["next (it stays away): effectsvc doctor"]
+    assert [line.plain for line in screen(away, width=80, steps=steps)][2] == steps[0]
+    assert [line.plain for line in screen(BOARD, width=80, steps=steps)][1] == steps[0], "a small terminal shows it too"

@@ -6,7 +6,7 @@ from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from effectsvc.cli.records.printed import Printed, record
+from effectsvc.cli.records.printed import Printed, Step, record
 from effectsvc.core.states import State
 
 
@@ -103,6 +103,7 @@ class Reading(Printed):
     log_lag: int
     """Entries that are still to be exported."""
     memory_ratio: float
+    next: list[Step]
 
 
 @record
@@ -116,6 +117,7 @@ class Away(Printed):
     away_s: float
     code: str
     message: str
+    next: list[Step]
 
 
 _Moved = TypedDict(
@@ -155,6 +157,8 @@ class Moved(Printed, _Moved):
     tool: str
     tenant: str
     agent: str
+    next: list[Step]
+    """After this entry."""
 
 
 @record
@@ -192,3 +196,4 @@ class Timeline(Printed):
     spans: list[Span]
     complete: bool
     """False when its first entries were not read."""
+    next: list[Step]
