@@ -7,7 +7,7 @@ compared as it is. An empty field of a hash and an absent one mean the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -117,12 +117,21 @@ class Twin:
             raise ValueError(f"the model cannot be given {_name(key)} {field}")
 
     def _check(self, command: Command[Any], answer: Any) -> None:
-        predicted = self.model.send_each([command])[0]
+        predicted = self.model.send_each([self._of_model(command)])[0]
         if isinstance(answer, Exception) or isinstance(predicted, Exception):
             found = difference(type(answer), type(predicted))
         else:
             found = difference(answer, predicted)
         assert not found, f"{command.script.name}: " + "; ".join(found)
+
+    def _of_model(self, command: Command[Any]) -> Command[Any]:
+        """`retire` quotes to the millisecond when the effect moved last: each side is quoted its own time."""
+        if command.script.name != "retire":
+            return command
+        effect_id, buckets, since, *rest = command.argv
+        effect = self.memory.model.effects.get(str(effect_id))
+        own = effect.since if effect is not None and _same_time(since, effect.since) else since
+        return replace(command, argv=(effect_id, buckets, own, *rest))
 
     # ---- the whole cell --------------------------------------------------------------------------------------------
 
