@@ -165,7 +165,7 @@ def read_line(line: bytes, *, after: str = FIRST_LINK) -> Record:
     if type(value) is not dict:
         raise RecordFault("LINE_UNPARSABLE", "not a JSON object")
     version = value.get("v")
-    if type(version) is int and version > VERSION:
+    if type(version) is int and VERSION < version <= MAX_INTEGER:
         raise RecordFault("UNKNOWN_VERSION", f"version {version}; this verifier knows {VERSION}")
     try:
         canonical = orjson.dumps(value, option=_OPTIONS) == line

@@ -4,9 +4,11 @@ from pathlib import Path
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 SOURCE, KINDS = ["answer", "epoch", "from", "id", "layer", "n", "op", "rule", "to", "type"], [str] * 5 + [int] + [str] * 4
+OWN = {"genesis": "format key origin", "keyroll": "key old_key", "prune": "anchor size", "discontinuity": "after_n next_n reason"}
+COUNTS, D, ANCHOR = "format size after_n next_n", "[0-9]" * 20, "cursor ended ended_from frontier head keys open origin rollbacks size v"
 PLACE = re.compile("[0-9a-f]{16} [1-9][0-9]* (0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19})")
-NOTE = re.compile("([^\n]+)\n(0|[1-9][0-9]*)\n([A-Za-z0-9+/]{43}=)\n\n((?:\u2014 [^\\s+]+ [A-Za-z0-9+/]+=*\n)+)")
-FAULTS = (ValueError, KeyError, TypeError, AttributeError, AssertionError, RecursionError)
+NOTE = re.compile("([^\n]+)\n(0|[1-9][0-9]{0,15})\n([A-Za-z0-9+/]{43}=)\n\n((?:\u2014 [^\\s+]+ [A-Za-z0-9+/]{7,}=*\n)+)")
+FAULTS = (ValueError, LookupError, TypeError, AttributeError, AssertionError, RecursionError)
 Y8 = int.from_bytes(bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little")
 WEAK = {0, 1, 2**255 - 20, Y8, 2**255 - 19 - Y8}  # the y of the points of small order: anybody can sign for them
 def sha(data): return hashlib.sha256(data).digest()
@@ -18,20 +20,21 @@ def fits(value, room):
     if isinstance(value, list): return room > 0 and all(fits(each, room - 1) for each in value)
     return value is None or isinstance(value, str) or (isinstance(value, int) and abs(value) < 2**53)
 def parse(line):
-    assert len(line) < 65536
-    value = json.loads(line.decode())
-    if type(value["v"]) is int and value["v"] > 1: raise EOFError  # nothing behind this can be looked at
+    value = json.loads(line.decode() if len(line) < 65536 else "", parse_constant=int)
+    if type(value["v"]) is int and 1 < value["v"] < 2**53: raise EOFError  # nothing behind this can be looked at
     e, i, p, s, v = (value[key] for key in "eipsv")
     assert canonical(value) == line and len(value) == 5 and type(v) is type(i) is int and v == 1
-    own = s["type"] in ("genesis", "discontinuity", "keyroll", "prune")
+    own = OWN.get(s["type"])
     assert (s["x"] is not True and s == {"type": s["type"], "x": 1}) if own else sorted(s) == SOURCE
     assert isinstance(e, dict) and fits(e, 8) and fits(s, 1)
-    assert own or ([*map(type, s.values())] == KINDS and PLACE.fullmatch("{epoch} {n} {id}".format(**s)))
+    fields = [e[name] >= 0 and int if name in COUNTS else str for name in own.split()] if own else KINDS
+    assert [*map(type, [e[name] for name in own.split()] if own else s.values())] == fields
+    assert e["kind"] == s["type"] if own else PLACE.fullmatch("{epoch} {n} {id}".format(**s))
     return e, i, p, s, line[5 : len(line) - len(canonical({key: value[key] for key in "ipsv"}))]
-def public_of(vkey):
-    name, key_id, text = (*vkey.strip().split("+", 2), "", "")[:3]
+def public_of(vkey, kinds=(1,)):  # a key that signs a log
+    name, key_id, text = (*vkey.split("+", 2), "", "")[:3]
     raw, y = b64(text), int.from_bytes(b64(text)[1:], "little") % 2**255 % (2**255 - 19)
-    assert len(raw) == 33 and raw[0] in (1, 4) and sha(name.encode() + b"\n" + raw)[:4].hex() == key_id and y not in WEAK
+    assert len(raw) == 33 and raw[0] in kinds and sha(name.encode() + b"\n" + raw)[:4].hex() == key_id and y not in WEAK
     return name, raw[1:]
 def signed(body, lines, vkey):  # whether this key signed, plainly and with the time; None: one of the two is missing
     (name, public), seen = public_of(vkey), set()
@@ -70,9 +73,8 @@ class Effects:  # what the log says of them: by effect and decision whether allo
             if kind == "outcome" and (fact is None or not fact[0] or (fact[4] and closes)):
                 self.orphans, self.wrong = self.orphans or fact is None, self.wrong or fact is not None
                 return
-            if kind == "outcome": fact[4] |= closes
-            for each in [fact] if kind == "outcome" else decisions.values(): each[5] = True
-            did = s["to"] == "committed" or kind == "late" or s["answer"] in ("stored", "contradicted")
+            for each in [fact] if kind == "outcome" else decisions.values(): each[4:] = each[4] or (kind == "outcome" and closes), True
+            did = s["to"] == "committed" or kind == "late" or (kind == "outcome" and s["answer"] in ("stored", "contradicted"))
             intent = (fact or [*decisions.values(), [None] * 3][max(0, len(decisions) - 1)])[2]
             ref = bytes(8) if ref == "none" else sha(ref.encode())[:8]
             if did and intent: self.did.setdefault(intent, []).append((effect, ref))
@@ -84,23 +86,23 @@ class Effects:  # what the log says of them: by effect and decision whether allo
         due = [f[3] for of in self.of.values() for f in of.values() if f[0] and not f[5] and type(f[3]) is int and f[3] > 0]
         return self.wrong or (self.orphans and not gaps) or any(ms + 3_600_000 < self.now for ms in due)
 def verify(log, key=None, pin=None):  # the exit code that `effectsvc log verify` ends with
-    assert key is None or public_of(key)
+    key = key and public_of(key.strip(), (1, 4)) and key.strip()
     log, found, notes, said, told, effects, sizes = Path(log), set(), [], {}, {}, Effects(), {}
-    for path in [*log.glob("ckpt/*.note"), *log.glob("ckpt/latest")]:
+    for path in [*log.glob(f"ckpt/{D}.note"), *log.glob("ckpt/latest")]:
         try:
-            match = NOTE.fullmatch(path.read_bytes().decode())
+            match = len(raw := path.read_bytes()) <= 65536 and NOTE.fullmatch(raw.decode())
             assert path.name in (f"{int(match[2]):020}.note", "latest") and [b64(line.split(" ")[2]) for line in match[4].split("\n")[:-1]]
             notes.append((int(match[2]), match[1], b64(match[3]), match[0].split("\n\n")[0].encode() + b"\n", match[4]))
         except FAULTS: found.add(1)
     size, head, peaks, keys, origin, want, last_id, gaps, whole, start = 0, "0" * 64, [], [], None, 1, (0, 0), False, False, None
-    segments, anchors = sorted(log.glob("seg/*.jsonl")), {int(p.stem): p.read_bytes() for p in log.glob("prune/*.json")}
+    segments, anchors = sorted(log.glob(f"seg/{D}.jsonl")), {int(p.stem): p.read_bytes() for p in log.glob(f"prune/{D}.json")}
     try:
         if not segments or int(segments[0].stem):
             start = size = min([at for at in anchors if segments and at >= int(segments[0].stem)] or [max([-1, *anchors])])
-            if start < 0: raise EOFError
             segments = [path for path in segments if int(path.stem) >= start]
-            a = json.loads(anchors[size])
-            assert canonical(a) == anchors[size] and len(a["frontier"]) == size.bit_count()
+            if start < 0 or (type((a := json.loads(anchors[size]))["v"]) is int and a["v"] > 2): raise EOFError
+            assert sorted({*a, "ended", "ended_from"}) == ANCHOR.split() and len(a) == 7 + 2 * a["v"] and a["size"] == size
+            assert canonical(a) == anchors[size] and len(a["frontier"]) == size.bit_count() and all(public_of(k) for k, _ in a["keys"])
             peaks, keys, head, origin = [*map(bytes.fromhex, a["frontier"])], a["keys"], a["head"], a["origin"]
             want, last_id, sizes[size] = a["cursor"]["next_n"], tuple(map(int, a["cursor"]["id"].split("-"))), root_of(peaks)
             is_kept, kept = a.get("ended", "not_kept") != "not_kept", [*map(Path.read_bytes, log.glob(f"prune/{size:020}.ended"))]
@@ -114,9 +116,10 @@ def verify(log, key=None, pin=None):  # the exit code that `effectsvc log verify
             for line, (e, i, p, s, entry) in ((line, parse(line)) for line in lines):
                 assert (i, p, s["type"] == "genesis") == (size, head, size == 0)
                 if s["type"] in ("genesis", "keyroll"):
-                    assert (e["key"], size) == ("none", 0) or public_of(e["key"])
-                    origin, keys = e.get("origin", origin), [*keys, (e["key"], size and size + 1)]
-                elif s["type"] == "prune": told[int(e["size"])] = e["anchor"]
+                    origin, new = (origin, [(e["key"], size + 1)]) if size else (e["origin"], [(e["key"], 0)][e["key"] == "none" :])
+                    assert (e["old_key"] == keys[-1][0] if size else e["format"] == 1) and all(public_of(k) for k, _ in new)
+                    keys = keys + new
+                elif s["type"] == "prune": told[e["size"]] = e["anchor"]
                 elif s["type"] == "discontinuity": gaps, want, last_id = True, e["next_n"], (0, 0)
                 else:
                     assert s["n"] >= want and last_id < (last_id := tuple(map(int, s["id"].split("-"))))
@@ -128,22 +131,19 @@ def verify(log, key=None, pin=None):  # the exit code that `effectsvc log verify
             assert not tail or path == segments[-1]
         whole = True
     except (EOFError, *FAULTS) as error: found.add(4 if isinstance(error, EOFError) else 1)
-    key, known = key or ((log / "origin.pub").read_text().strip() if (log / "origin.pub").exists() else None), [each for each, _ in keys]
+    key, known = key or b"".join(p.read_bytes() for p in log.glob("origin.pub")).decode(errors="replace").strip(), [k for k, _ in keys]
     for at, of, what, body, lines in notes if key and (key in known or not keys) else []:
         last = max([since for _, since in keys if since <= at], default=None)
         valid = [each for each, since in keys if since == last] + [each for each, since in keys if since < at][-1:] * (at == last)
         answers = [signed(body, lines, each) for each in valid]
         if answers and all(answers) and of == origin: said.setdefault(at, set()).add(what)
-        elif valid:
-            found.add(1 if next(a for a in [*answers, 0] if not a) == 0 or any(signed(body, lines, k) for k in {*known} - {*valid}) else 4)
+        elif valid: found.add(1 if False in answers or all(answers) or any(signed(body, lines, k) for k in known if k not in valid) else 4)
     own = max([since for each, since in keys if each == key], default=0)
     unproved = min([since for _, since in keys if since > own and since not in said], default=2**53)
     for at, those in said.items():
-        split = {3} if len(those) > 1 or (at > size and whole) else {1} if sizes.get(at, *those) not in those else set()
-        found |= {4} if at > unproved else split
-    for at, raw in anchors.items() if whole else ():
-        doubtful = at == start and (at not in told or at not in [note[0] for note in notes])
-        found |= {1} if told.get(at, sha(raw).hex()) != sha(raw).hex() else {4} if doubtful else set()
+        found |= {4} if at > unproved else {3} if len(those) > 1 or (whole and at > size) else {1} - {sizes.get(at, *those) in those}
+    for at, digest in [(at, sha(raw).hex()) for at, raw in anchors.items() if whole]:
+        found |= {1} if told.get(at, digest) != digest else {4} if at == start and {at} - {*told} | {at} - {n[0] for n in notes} else set()
     for _, at, root, *_ in [Path(pin).read_text().split("\n")] if whole and pin is not None else []:
         found |= {3} if int(at) > size or sizes.get(int(at), b64(root)) != b64(root) else set()
     found |= ({4} if not said or (whole and gaps) else set()) | ({5} if whole and effects.broken(gaps) else set())

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import hmac
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -50,35 +50,40 @@ class Key:
 
 
 def read_key(text: str) -> Key:
-    """A vkey, or the private form of an HMAC secret. Raises VerifierUsage."""
+    """A vkey. Raises VerifierUsage."""
     if text.startswith("PRIVATE+KEY+"):
-        return _read_secret(text)
+        raise VerifierUsage("KEY_MALFORMED", "That key is a secret: give the public one, that of `log keys show`.")
     parts = text.strip().split("+", 2)
     try:
         raw = base64.b64decode(parts[2], validate=True)
-        shown = bytes.fromhex(parts[1])
     except (IndexError, ValueError):
         raise VerifierUsage("KEY_MALFORMED", "That is no verifier key: <name>+<8 hex digits>+<base64>.") from None
     if raw[:1] not in (b"\x01", b"\x04") or len(raw) != 33 or base64.b64encode(raw).decode() != parts[2]:
         raise VerifierUsage("KEY_MALFORMED", "That verifier key is of no type that this verifier knows.")
     if raw[1:] in WEAK_KEYS:
         raise VerifierUsage("KEY_WEAK", "That verifier key is a point of small order: anybody can sign for it.")
-    if hashlib.sha256(parts[0].encode() + b"\n" + raw).digest()[:4] != shown:
+    shown = hashlib.sha256(parts[0].encode() + b"\n" + raw).digest()[:4]
+    if shown.hex() != parts[1]:
         raise VerifierUsage("KEY_MALFORMED", "That verifier key's id is not its own: a letter was changed.")
     return Key(text.strip(), parts[0], shown, raw[:1], raw[1:])
 
 
-def _read_secret(text: str) -> Key:
+def read_secret(text: str) -> Key:
+    """The secret of HMAC lines, in its private form. Raises VerifierUsage."""
     parts = text.strip().removeprefix("PRIVATE+KEY+").split("+", 2)
     try:
         raw = base64.b64decode(parts[2], validate=True)
     except (IndexError, ValueError):
         raw = b""
     if raw[:-32] != HMAC_KIND:
-        raise VerifierUsage("KEY_MALFORMED", "A verifier takes a public key, or the secret of HMAC lines.")
+        raise VerifierUsage("KEY_MALFORMED", "That is no secret of HMAC lines, such as `log keys gen --secret` makes.")
     public = hashlib.sha256(raw).digest()
     key_id = hashlib.sha256(parts[0].encode() + b"\n" + HMAC_KIND + public).digest()[:4]
     return Key("", parts[0], key_id, HMAC_KIND, raw[-32:])
+
+
+Signature = tuple[str, bytes, bytes]
+"""A key's name, its id, and what it signed with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,9 @@ class Note:
     origin: str
     size: int
     root: bytes
-    signatures: tuple[tuple[str, bytes, bytes], ...]
+    signatures: tuple[Signature, ...]
+    cosignatures: tuple[Signature, ...] = ()
+    """Of the file beside it: of other hosts. The log's own keys sign in the note alone."""
 
     def signed_by(self, key: Key) -> bool | None:
         """True or False where lines claim to be this key's; None where one that it must have is missing.
@@ -102,8 +109,8 @@ class Note:
         answers = self._holds(key, timed=False), self._holds(key.timed, timed=True)
         return False if False in answers else None if None in answers else True
 
-    def _holds(self, key: Key, *, timed: bool) -> bool | None:
-        claimed = [s for name, key_id, s in self.signatures if name == key.name and key_id == key.key_id]
+    def _holds(self, key: Key, *, timed: bool, lines: tuple[Signature, ...] | None = None) -> bool | None:
+        claimed = _of(key, self.signatures if lines is None else lines)
         if not claimed:
             return None
         if not timed:
@@ -114,11 +121,15 @@ class Note:
         """When this key says that it saw the checkpoint, Unix seconds, where that signature is valid."""
         if key.kind == PLAIN_KIND:
             key = key.timed
-        if not self._holds(key, timed=True):
+        lines = self.signatures + self.cosignatures
+        if not self._holds(key, timed=True, lines=lines):
             return None
-        return max(
-            int.from_bytes(s[:8]) for name, key_id, s in self.signatures if (name, key_id) == (key.name, key.key_id)
-        )
+        return max(int.from_bytes(signature[:8]) for signature in _of(key, lines))
+
+
+def _of(key: Key, lines: tuple[Signature, ...]) -> list[bytes]:
+    """What of these lines claims to be this key's."""
+    return [signature for name, key_id, signature in lines if (name, key_id) == (key.name, key.key_id)]
 
 
 def _timed(body: bytes, signature: bytes) -> bytes:
@@ -145,13 +156,23 @@ def read_note(raw: bytes, file: str) -> Note:
         raise NoteMalformed("not UTF-8") from None
     body, blank, tail = text.partition("\n\n")
     lines = body.split("\n")
-    if not blank or not tail.endswith("\n") or len(lines) != 3 or len(raw) > MAX_NOTE:
+    if not blank or len(lines) != 3 or len(raw) > MAX_NOTE:
         raise NoteMalformed("not the three lines of a checkpoint, a blank one, and signatures")
     origin, size, root = lines
     if not _SIZE.fullmatch(size) or not origin:
         raise NoteMalformed("its size or its origin is none")
+    root_hash = _canonical_base64(root)
+    if len(root_hash) != 32:
+        raise NoteMalformed("its root is no hash")
+    return Note(file, (body + "\n").encode(), origin, int(size), root_hash, _signatures_of(tail))
+
+
+def _signatures_of(text: str) -> tuple[Signature, ...]:
+    """Signature lines, each with its LF. Raises NoteMalformed."""
+    if not text.endswith("\n"):
+        raise NoteMalformed("no signature lines at its end")
     signatures = []
-    for line in tail[:-1].split("\n"):
+    for line in text[:-1].split("\n"):
         words = line.split(" ")
         if len(words) != 3 or words[0] != DASH or not _NAME.fullmatch(words[1]):
             raise NoteMalformed("a line that is no signature")
@@ -159,10 +180,7 @@ def read_note(raw: bytes, file: str) -> Note:
         if len(signed) <= 4:
             raise NoteMalformed("a signature that is too short")
         signatures.append((words[1], signed[:4], signed[4:]))
-    root_hash = _canonical_base64(root)
-    if len(root_hash) != 32:
-        raise NoteMalformed("its root is no hash")
-    return Note(file, (body + "\n").encode(), origin, int(size), root_hash, tuple(signatures))
+    return tuple(signatures)
 
 
 def _canonical_base64(text: str) -> bytes:
@@ -176,26 +194,38 @@ def _canonical_base64(text: str) -> bytes:
     return raw
 
 
-def notes_of(log: Path) -> tuple[list[Note], list[tuple[str, str]]]:
-    """Every note of a log, cosignatures added, smallest size first; and the files that are none, with the reason."""
-    notes, broken = [], []
+@dataclass(slots=True)
+class Notes:
+    """What the checkpoint files of a log hold: notes, smallest size first, and the files that are none, with why."""
+
+    found: list[Note]
+    broken: list[tuple[str, str]]
+    passed_over: list[tuple[str, str]]
+    """Cosignature files that hold none. They are other hosts', so the log's own evidence is whole without."""
+
+
+def notes_of(log: Path) -> Notes:
+    """Every note of a log, with the cosignatures beside it."""
+    notes = Notes([], [], [])
     folder = log / "ckpt"
-    paths = sorted(folder.iterdir()) if folder.is_dir() else []
-    for path in paths:
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         shown = f"ckpt/{path.name}"
         if path.name != "latest" and not re.fullmatch(r"[0-9]{20}\.note", path.name):
             continue
-        raw = path.read_bytes()
-        beside = path.with_suffix(".cosig")
-        if path.suffix == ".note" and beside.exists():
-            raw += beside.read_bytes()
         try:
-            note = read_note(raw, shown)
+            note = read_note(path.read_bytes(), shown)
         except NoteMalformed as error:
-            broken.append((shown, str(error)))
+            notes.broken.append((shown, str(error)))
             continue
         if path.name != "latest" and note.size != int(path.stem):
-            broken.append((shown, f"it is of size {note.size}"))
-        else:
-            notes.append(note)
-    return sorted(notes, key=lambda note: note.size), broken
+            notes.broken.append((shown, f"it is of size {note.size}"))
+            continue
+        beside = path.with_suffix(".cosig")
+        if path.name != "latest" and beside.exists():
+            try:
+                note = replace(note, cosignatures=_signatures_of(beside.read_text(encoding="utf-8")))
+            except ValueError as error:
+                notes.passed_over.append((f"ckpt/{beside.name}", str(error)))
+        notes.found.append(note)
+    notes.found.sort(key=lambda note: note.size)
+    return notes

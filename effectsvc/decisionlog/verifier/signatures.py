@@ -43,13 +43,23 @@ class Signatures:
                     self.report.notes.append(f"CLOCK: {note.file} says an earlier time than a note before it")
                 newest = max(newest, at)
         can_tell = bool(self.state.keys) or not stopped
-        if trusted is not None and not signed and can_tell and not self._has("CKPT_UNTRUSTED", "CKPT_BAD_SIGNATURE"):
-            self.report.add(Fault("UNSIGNED", "there is a key, and no checkpoint that it signed"))
+        if trusted is not None and can_tell and not self._has("CKPT_UNTRUSTED", "CKPT_BAD_SIGNATURE"):
+            if not signed:
+                self.report.add(Fault("UNSIGNED", "there is a key, and no checkpoint that it signed"))
+            elif not any(self._has_secret_line(note) for notes in signed.values() for note in notes):
+                self.report.add(Fault("UNSIGNED", "there is a secret, and no checkpoint has an HMAC line of it"))
         self._witnessed(signed)
 
     def _trusted_key(self) -> Key | None:
-        """The key that vouches: the one given, else the log's own. It must be one of the log's keys."""
+        """The key that vouches: the one given, else the secret, else the log's own.
+
+        A key must be one of the log's. Where a secret is all that was given, the log's own key proves nothing: whoever
+        replaces the log replaces it too.
+        """
         key, source = self.asked.key, "given"
+        if key is None and self.asked.secret is not None:
+            self.report.key_source = source
+            return self.asked.secret
         if key is None and (own := self.log / "origin.pub").exists():
             source = "log"
             try:
@@ -59,9 +69,6 @@ class Signatures:
                 self.report.add(Fault("CKPT_UNTRUSTED", said, file="origin.pub"))
                 return None
         if key is None:
-            if self.asked.secret is not None:
-                self.report.key_source = "given"
-                return self.asked.secret
             self.report.add(Fault("NO_KEY", "no key was given, and the log holds none: nothing vouches for it"))
             return None
         self.report.key_source = source
@@ -73,31 +80,29 @@ class Signatures:
         return key
 
     def _is_signed(self, note: Note) -> bool:
-        """Whether the keys that were valid at its size signed it; adds the fault where they did not."""
-        if self.asked.key is None and self.asked.secret is not None and note.signed_by(self.asked.secret):
+        """Whether the keys that were valid at its size signed it, or the secret where no key was given.
+
+        Adds the fault where they did not, and where one of their signatures does not hold.
+        """
+        valid, secret = self._keys_at(note.size), self.asked.secret
+        answers = {key: note.signed_by(key) for key in [*valid, *([secret] if secret else [])]}
+        if wrong := [key for key, answer in answers.items() if answer is False]:
+            said = f"{note.file} is not what {wrong[0].name} signed: it was changed"
+            self.report.add(Fault("CKPT_BAD_SIGNATURE", said, file=note.file))
+            return False
+        if self.asked.key is None and secret is not None and answers[secret]:
             return self._is_of_this_log(note)
-        valid = self._keys_at(note.size)
-        for key in valid:
-            answer = note.signed_by(key)
-            if answer is False:
-                self.report.add(
-                    Fault(
-                        "CKPT_BAD_SIGNATURE",
-                        f"{note.file} is not what {key.name} signed: it was changed",
-                        file=note.file,
-                    )
-                )
-                return False
-            if answer is None:
-                others = [each for each, _ in self.state.keys if each not in valid and note.signed_by(each)]
-                code = "CKPT_WRONG_KEY" if others else "CKPT_UNTRUSTED"
-                said = f"{note.file} is not signed by the key that is valid at size {note.size}"
-                self.report.add(Fault(code, said, file=note.file, expected=key.name))
-                return False
-        if self.asked.secret is not None and note.signed_by(self.asked.secret) is False:
-            self.report.add(Fault("CKPT_BAD_SIGNATURE", f"{note.file}: its HMAC line is wrong", file=note.file))
+        if missing := [key for key in valid if answers[key] is None]:
+            others = [each for each, _ in self.state.keys if each not in valid and note.signed_by(each)]
+            code = "CKPT_WRONG_KEY" if others else "CKPT_UNTRUSTED"
+            said = f"{note.file} is not signed by the key that is valid at size {note.size}"
+            self.report.add(Fault(code, said, file=note.file, expected=missing[0].name))
             return False
         return bool(valid) and self._is_of_this_log(note)
+
+    def _has_secret_line(self, note: Note) -> bool:
+        """Whether the secret vouches for it; always, where none was given."""
+        return self.asked.secret is None or bool(note.signed_by(self.asked.secret))
 
     def _unproved_roll(self, signed: dict[int, list[Note]]) -> int | None:
         """The size from which no key can be trusted: a roll whose note, signed by both keys, is missing."""
@@ -151,7 +156,8 @@ class Signatures:
             said = f"the {'anchor' if is_anchor else 'records'} before {size} are not those that {note.file} signed"
             self.report.add(Fault(code, said, size - 1, note.file, expected=note.root.hex(), found=root.hex()))
             return
-        self.report.signed_to = max(self.report.signed_to, size)
+        if self.asked.key is not None or any(self._has_secret_line(each) for each in notes):
+            self.report.signed_to = max(self.report.signed_to, size)
 
     def _witnessed(self, signed: dict[int, list[Note]]) -> None:
         self.report.witnesses_asked = self.asked.witnesses_needed

@@ -17,7 +17,8 @@ import orjson
 from effectsvc.decisionlog.record import MAX_LINE, Record, RecordFault, dump, read_line, record_hash
 from effectsvc.decisionlog.verifier.effects import EffectCheck
 from effectsvc.decisionlog.verifier.ended import NOT_KEPT, EndedFault, name_of, rows_of
-from effectsvc.decisionlog.verifier.notes import Note, NoteMalformed, notes_of, read_key, read_note
+from effectsvc.decisionlog.verifier.notes import Note, NoteMalformed, notes_of, read_key, read_note, read_secret
+from effectsvc.decisionlog.verifier.own import FORMAT, NO_KEY, OwnFault, check_own, own_key
 from effectsvc.decisionlog.verifier.pieces import Run, Span, spans_of
 from effectsvc.decisionlog.verifier.readers import readers_of
 from effectsvc.decisionlog.verifier.report import Fault, Report, Verdict, VerifierUsage
@@ -69,7 +70,7 @@ def verify(
         key=None if key is None else read_key(key),
         witnesses=[read_key(text) for text in witnesses],
         witnesses_needed=len(witnesses) if witnesses_needed is None else witnesses_needed,
-        secret=None if secret is None else read_key(secret),
+        secret=None if secret is None else read_secret(secret),
         pin=_read_pin(pin),
         more=[_read_given(path) for path in checkpoints],
         max_uncovered=max_uncovered,
@@ -107,7 +108,7 @@ def _read_given(path: Path) -> Note:
 
 
 def _keep_pin(path: Path, log: Path, report: Report) -> None:
-    newest = next(note for note in notes_of(log)[0] if note.size == report.signed_to)
+    newest = next(note for note in notes_of(log).found if note.size == report.signed_to)
     raw = (log / newest.file).read_bytes()
     beside = path.with_name(path.name + ".new")
     beside.write_bytes(raw)
@@ -171,9 +172,11 @@ class _Walk:
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
         self.segments = [name for name in names if _SEGMENT.fullmatch(name)]
         self.report.notes += [f"seg/{name} is no segment" for name in names if not _SEGMENT.fullmatch(name)]
-        self.notes, broken = notes_of(self.log)
-        for file, reason in broken:
+        notes = notes_of(self.log)
+        self.notes = notes.found
+        for file, reason in notes.broken:
             self.report.add(Fault("CKPT_MALFORMED", f"{file} is no checkpoint: {reason}", file=file))
+        self.report.notes += [f"{file} holds no cosignatures: {reason}" for file, reason in notes.passed_over]
         given = [*self.asked.more, *([self.asked.pin] if self.asked.pin else [])]
         self.sizes = {note.size for note in [*self.notes, *given]}
         folder = self.log / "prune"
@@ -198,11 +201,14 @@ class _Walk:
         state, file = self.state, f"prune/{size:020}.json"
         try:
             anchor = orjson.loads(self.anchors[size])
+            if type(version := anchor["v"]) is int and version > max(_ANCHOR_FIELDS):
+                said = f"{file} is of version {version}; this verifier knows {max(_ANCHOR_FIELDS)}"
+                self._fail("UNKNOWN_VERSION", said, file=file)
             assert dump(anchor) == self.anchors[size]
             assert tuple(anchor) == _ANCHOR_FIELDS[anchor["v"]]
             assert anchor["size"] == size
             state.peaks = [bytes.fromhex(node) for node in anchor["frontier"]]
-            state.keys = [(read_key(text), start) for text, start in anchor["keys"]]
+            state.keys = [(own_key(text), start) for text, start in anchor["keys"]]
             state.head, self.report.origin = anchor["head"], anchor["origin"]
             state.next_n, state.n = anchor["cursor"]["next_n"], anchor["cursor"]["n"]
             high, _, low = anchor["cursor"]["id"].partition("-")
@@ -355,28 +361,40 @@ class _Walk:
         if (record.type == "genesis") != (index == 0):
             self._fail("GENESIS", "a genesis is the first record and no other", index=index, file=file, offset=offset)
         try:
+            check_own(entry, record.type)
             match record.type:
                 case "genesis":
-                    self.report.origin = str(entry["origin"])
-                    state.keys = [(read_key(entry["key"]), 0)] if entry["key"] != "none" else []
+                    self._genesis(entry)
                 case "keyroll":
-                    state.keys.append((read_key(entry["key"]), index + 1))
+                    self._keyroll(entry, index)
                 case "prune":
-                    state.pruned[int(entry["size"])] = str(entry["anchor"])
+                    state.pruned[entry["size"]] = entry["anchor"]
                 case _:
                     self._discontinuity(entry, index)
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            said = f"a {record.type} that does not say what it must ({type(error).__name__})"
+        except OwnFault as fault:
+            said = f"a {record.type} that does not say what it must: {fault}"
             self._fail("OWN_ENTRY", said, index=index, file=file, offset=offset)
+
+    def _genesis(self, entry: Any) -> None:
+        if entry["format"] != FORMAT:
+            raise OwnFault("there is no such format")
+        self.report.origin = entry["origin"]
+        self.state.keys = [(own_key(entry["key"]), 0)] if entry["key"] != NO_KEY else []
+
+    def _keyroll(self, entry: Any, index: int) -> None:
+        keys = self.state.keys
+        if entry["old_key"] not in [key.text for key, _ in keys[-1:]]:
+            raise OwnFault("its old key is not the one that was valid before it")
+        keys.append((own_key(entry["key"]), index + 1))
 
     def _discontinuity(self, entry: Any, index: int) -> None:
         """A gap that the log itself tells: the verdict stays incomplete, and the reader learns what is missing."""
         gap = f"record {index}: {entry['reason']}, source entries {entry['after_n'] + 1} to {entry['next_n'] - 1}"
         if "lost_from" in entry:
-            gap += f"; records {entry['lost_from']} to {entry['lost_to']} are not in the store any more"
+            gap += f"; records {entry['lost_from']} to {entry.get('lost_to')} are not in the store any more"
         self.report.gaps.append(gap)
         self.report.add(Fault("SOURCE_GAP", gap, index))
-        self.state.next_n = int(entry["next_n"])
+        self.state.next_n = entry["next_n"]
         self.state.stream_id = (0, 0)
 
     # ---- after the last line ---------------------------------------------------------------------------------------
