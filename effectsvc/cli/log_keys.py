@@ -12,6 +12,10 @@ from effectsvc.cli.output import AsJson, DryRun, Exit, Reason, Yes, actor, confi
 keys_app = typer.Typer(help="Make, show and change the keys of a log.", no_args_is_help=True)
 
 
+_NO_PUBLIC_SIDE = "none: whoever verifies needs the file itself"
+"""Of a secret."""
+
+
 @keys_app.command("gen")
 def gen(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="A new file; it is made with mode 0600.")],
@@ -34,7 +38,7 @@ def gen(
         fail(f"{path} is there already, and a key is never overwritten; choose another name.", Exit.REFUSED)
     signer = new_signer(name, kind=COSIGNATURE if cosigner else HMAC if secret else ED25519)
     save_signer(signer, path)
-    shown = "none: whoever verifies needs the file itself" if secret else str(signer.vkey)
+    shown = _NO_PUBLIC_SIDE if secret else str(signer.vkey)
     emit({"file": str(path), "key": shown}, as_json=as_json, text=shown)
 
 
@@ -46,9 +50,10 @@ def show(path: Annotated[Path, typer.Argument(metavar="FILE", help="A key's file
 
     Example: effectsvc log keys show log.key
     """
-    from effectsvc.decisionlog.keys import load_signer
+    from effectsvc.decisionlog.keys import HMAC, load_signer
 
-    shown = str(load_signer(path).vkey)
+    signer = load_signer(path)
+    shown = _NO_PUBLIC_SIDE if signer.kind == HMAC else str(signer.vkey)
     emit({"key": shown}, as_json=as_json, text=shown)
 
 

@@ -24,8 +24,16 @@ def after_verifying(log: Path, report: Report) -> list[Step]:
         return [step("log", "show", place, first, first)]
     if "NO_LOG" in codes:
         return [step("log", "verify", "LOG-DIRECTORY", when=f"the log is elsewhere than in {place}")]
-    if "NO_KEY" in codes:
-        return [step("log", "verify", place, "--key", "KEY", when="you have the log's public key")]
+    if codes & {"NO_KEY", "UNSIGNED", "CKPT_UNTRUSTED"}:
+        return [step("log", "verify", place, "--key", "KEY", when="you have this log's public key from its owner")]
+    if "NOT_WITNESSED" in codes:
+        return [
+            step("log", "cosign", place, "--pin", "PIN", "--key-file", "KEY-FILE", when="you are on a witness's host")
+        ]
+    if "UNCOVERED" in codes:
+        return [step("log", "verify", place, when="its exporter has signed the next checkpoint")]
+    if "PRUNE_ENDED_MISSING" in codes:
+        return [step("log", "verify", place, when="the missing file is back from a copy of the log")]
     return [step("cell", "status")] if report.gaps else []
 
 

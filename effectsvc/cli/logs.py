@@ -71,29 +71,46 @@ def verify_command(
 
     Example: effectsvc log verify log --key log.pub --pin seen.pin
     """
-    from effectsvc.decisionlog import VerifierUsage, verify
+    from effectsvc.decisionlog import verify
 
     try:
-        report = verify(
-            log,
-            key=_key_text(key),
-            witnesses=[str(_key_text(each)) for each in witness or ()],
-            witnesses_needed=witnesses_needed,
-            secret=None if hmac_env is None else os.environ.get(hmac_env, ""),
-            pin=pin,
-            checkpoints=checkpoint or (),
-            max_uncovered=max_uncovered,
-            processes=processes,
-            progress=_progress if sys.stderr.isatty() else None,
-        )
-    except VerifierUsage as error:
-        fail(f"{error.code}: {error}", EXIT_USAGE)
+        with _answerable():
+            report = verify(
+                log,
+                key=_key_text(key),
+                witnesses=[str(_key_text(each)) for each in witness or ()],
+                witnesses_needed=witnesses_needed,
+                secret=None if hmac_env is None else _secret_of(hmac_env),
+                pin=pin,
+                checkpoints=checkpoint or (),
+                max_uncovered=max_uncovered,
+                processes=processes,
+                progress=_progress if sys.stderr.isatty() else None,
+            )
     except OSError as error:
-        fail(f"the log cannot be read: {error.strerror or error}", EXIT_IO)
+        fail(f"{error.filename or log} cannot be read or written: {error.strerror or error}.", EXIT_IO)
     steps = after_verifying(log, report)
     emit({**report.record(), "next": recorded(steps)}, as_json=as_json, text=str(report))
     tell(steps, as_json=as_json)
     raise typer.Exit(int(report.verdict))
+
+
+@contextmanager
+def _answerable() -> Iterator[None]:
+    """Tells a key that is none, and a pin of another log, where a command verifies first."""
+    from effectsvc.decisionlog import VerifierUsage
+
+    try:
+        yield
+    except VerifierUsage as error:
+        fail(f"{error.code}: {error}", EXIT_USAGE)
+
+
+def _secret_of(variable: str) -> str:
+    secret = os.environ.get(variable, "")
+    if not secret:
+        fail(f"the environment variable {variable} holds no secret.", EXIT_USAGE)
+    return secret
 
 
 def _progress(records: int) -> None:
@@ -133,6 +150,8 @@ def show(
 
     if first < 0:
         first = max(0, first + max((end_of(*last_one) for last_one in Layout(log).segments()[-1:]), default=0))
+    if last is not None and last < first:
+        fail(f"the last index, {last}, is before the first, {first}.", Exit.USAGE)
     with _readable(log):
         found = takewhile(lambda record: last is None or record.index <= last, records_from(log, first))
         if not _print(found, as_json=as_json):
@@ -322,9 +341,12 @@ def check_proof(
     Example: effectsvc log check-proof bundle.json --key log.pub
     """
     from effectsvc.decisionlog import proofs
+    from effectsvc.decisionlog.keys import KeyFault
 
     try:
         typer.echo(proofs.check(proof.read_bytes(), key=str(_key_text(key))))
+    except KeyFault as fault:
+        fail(f"--key: {fault}", Exit.USAGE)
     except OSError as error:
         fail(f"{proof} cannot be read: {error.strerror}.", Exit.NOT_FOUND)
 
@@ -390,7 +412,8 @@ def cosign_command(
 
     check_is_log(log)
     signer = _signer(key_file, key_env)
-    seen, line = cosign(log, signer=signer, pin=pin, key=_key_text(key), time_s=int(time.time()))
+    with _answerable():
+        seen, line = cosign(log, signer=signer, pin=pin, key=_key_text(key), time_s=int(time.time()))
     record = {"origin": seen.origin, "size": seen.size, "root": seen.root.hex(), "cosignature": line.rstrip("\n")}
     emit(record, as_json=as_json, text=f"cosigned {seen.origin} at size {seen.size} as {signer.name}")
 
@@ -431,10 +454,11 @@ def prune_command(
 
     def run(*, dry: bool) -> Pruned:
         try:
-            return prune(
-                log, signers=signers, before=before, by=who, reason=reason, key=_key_text(key), dry_run=dry,
-                forget=forget,
-            )  # fmt: skip
+            with _answerable():
+                return prune(
+                    log, signers=signers, before=before, by=who, reason=reason, key=_key_text(key), dry_run=dry,
+                    forget=forget,
+                )  # fmt: skip
         except DecisionLogError as error:
             start = min((first for first, _ in Layout(log).segments()), default=0)
             if error.code != "nothing_to_prune" or not start:

@@ -27,7 +27,10 @@ def cosign(log: Path, *, signer: Signer, pin: Path, key: str | None, time_s: int
     report = verify(log, key=key, pin=pin)
     if report.verdict in (Verdict.TAMPERED, Verdict.ROLLED_BACK) or not report.signed_to:
         code = report.faults[0].code if report.faults else "UNSIGNED"
-        raise LogDamaged(f"The log {log} is not cosigned: {code}.")
+        said = f"The log {log} is not cosigned: {code}."
+        if report.verdict is Verdict.INCOMPLETE:
+            raise LogDamaged(said, next_step=f"`effectsvc log verify {log} --key KEY` says what is missing.")
+        raise LogDamaged(said)
     path = Layout(log).note(report.signed_to)
     note = path.read_bytes()
     write_whole(pin, note)

@@ -140,8 +140,10 @@ def load_signer(path: Path | None = None, *, variable: str | None = None) -> Sig
     assert path is not None
     try:
         mode, text = path.stat().st_mode, path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise KeyFault(f"The key file {path} cannot be read: {type(error).__name__}.") from error
+    except OSError as error:
+        raise KeyFault(f"The key file {path} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise KeyFault(f"The key file {path} is no text.", next_step="`effectsvc log keys gen` makes one.") from error
     if mode & 0o077:
         raise KeyFault(f"The key file {path} is open to others.", next_step=f"chmod 600 {path}")
     return read_signer(text)

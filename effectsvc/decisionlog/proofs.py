@@ -22,6 +22,8 @@ from effectsvc.decisionlog.state import start_of
 from effectsvc.decisionlog.tree import Frontier, Leaves, check_consistency, check_inclusion
 
 BUNDLE: Final = "effectsvc-bundle/1"
+_SHOWN_SIZES: Final = 3
+"""Of the checkpoints that are there, when another was asked for: those around it."""
 CONSISTENCY: Final = "effectsvc-consistency/1"
 
 
@@ -35,10 +37,17 @@ def newest_note(log: Path, size: int | None = None) -> bytes:
     """The note of a size, else the newest, with its cosignatures. Raises DecisionLogError when there is none."""
     layout = Layout(log)
     notes = dict(layout.notes())
-    if not notes or (size is not None and size not in notes):
+    if not notes:
         raise DecisionLogError(
-            f"There is no checkpoint{'' if size is None else f' of size {size}'} in {log}.",
+            f"There is no checkpoint in {log}.",
             next_step="`effectsvc log checkpoint --sign` makes one.",
+            code="no_checkpoint",
+        )
+    if size is not None and size not in notes:
+        near = sorted(sorted(notes, key=lambda each: abs(each - size))[:_SHOWN_SIZES])
+        raise DecisionLogError(
+            f"There is no checkpoint of size {size} in {log}; the nearest are of {', '.join(map(str, near))}.",
+            next_step=f"Name one of those: `effectsvc log checkpoint {log} --size {near[-1]}`.",
             code="no_checkpoint",
         )
     path = notes[max(notes) if size is None else size]
@@ -64,7 +73,11 @@ def bundle(log: Path, indices: Sequence[int], *, size: int | None = None) -> dic
     leaves, wanted = leaves_of(log), set(indices)
     lines = {index: line for index, line in _numbered(log) if index in wanted}
     if missing := wanted - lines.keys():
-        raise DecisionLogError(f"Record {min(missing)} is not in {log}.", code="no_record")
+        raise DecisionLogError(
+            f"Record {min(missing)} is not in {log}.",
+            next_step=f"`effectsvc log show {log}` prints the newest; what was pruned cannot be proved any more.",
+            code="no_record",
+        )
     if uncovered := [index for index in wanted if index >= checkpoint.size]:
         raise DecisionLogError(
             f"Record {uncovered[0]} is behind the checkpoint of size {checkpoint.size}.",
@@ -118,11 +131,15 @@ def check(proof: bytes, *, key: str) -> str:
     except NoteFault as fault:
         raise ProofFault(fault.message) from fault
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ProofFault("That is no proof of this format.") from error
+        raise ProofFault(
+            "That is no proof that `log prove` or `log bundle` wrote; one of --tlog is for other tools."
+        ) from error
     raise ProofFault("That is a proof of a format that is not known here.")
 
 
 def _check_bundle(value: Any, checkpoint: Any) -> str:
+    if not value["records"]:
+        raise ProofFault("That bundle holds no record, so it proves none.")
     for each in value["records"]:
         line = each["line"].encode()
         try:

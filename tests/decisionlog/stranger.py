@@ -3,7 +3,7 @@ import base64, functools, hashlib, json, re
 from pathlib import Path
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-SOURCE, KINDS = ["answer", "epoch", "from", "id", "layer", "n", "op", "rule", "to", "type"], [str] * 5 + [int] + [str] * 4
+OPEN, SOURCE, KINDS = [str, int] * 2 + [str, bool, bool], "answer epoch from id layer n op rule to type", [str] * 5 + [int] + [str] * 4
 OWN = {"genesis": "format key origin", "keyroll": "key old_key", "prune": "anchor size", "discontinuity": "after_n next_n reason"}
 COUNTS, D, ANCHOR = "format size after_n next_n", "[0-9]" * 20, "cursor ended ended_from frontier head keys open origin rollbacks size v"
 PLACE = re.compile("[0-9a-f]{16} [1-9][0-9]* (0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19})")
@@ -25,7 +25,7 @@ def parse(line):
     e, i, p, s, v = (value[key] for key in "eipsv")
     assert canonical(value) == line and len(value) == 5 and type(v) is type(i) is int and v == 1
     own = OWN.get(s["type"])
-    assert (s["x"] is not True and s == {"type": s["type"], "x": 1}) if own else sorted(s) == SOURCE
+    assert (s["x"] is not True and s == {"type": s["type"], "x": 1}) if own else " ".join(sorted(s)) == SOURCE
     assert isinstance(e, dict) and fits(e, 8) and fits(s, 1)
     fields = [e[name] >= 0 and int if name in COUNTS else str for name in own.split()] if own else KINDS
     assert [*map(type, [e[name] for name in own.split()] if own else s.values())] == fields
@@ -50,7 +50,7 @@ class Effects:  # what the log says of them: by effect and decision whether allo
     def __init__(self): self.of, self.did, self.wrong, self.orphans, self.now = {}, {}, False, False, 0
     def before(self, opened, kept):  # what an anchor, and the file beside it, say of the records before
         rows = [kept[at : at + 65] for at in range(0, len(kept), 65)]
-        assert len(kept) % 65 == 0 and rows == sorted({*rows})
+        assert len(kept) % 65 == 0 and rows == sorted({*rows}) and all([*map(type, each.values())] == OPEN for each in opened)
         told = [(o["i"], 0, o["effect"], o["decision"], 1 + 8 * o["rerun_safe"], o["intent"], o["due"], o["unknown"], b"") for o in opened]
         for r, name in ((r, base64.urlsafe_b64encode(r[16:32]).decode()) for r in rows):
             told.append((int.from_bytes(r[57:]), 1, r[:16].hex(), name, r[56], r[32:48].hex(), 0, True, r[48:56]))
@@ -103,11 +103,11 @@ def verify(log, key=None, pin=None):  # the exit code that `effectsvc log verify
             if start < 0 or (type((a := json.loads(anchors[size]))["v"]) is int and a["v"] > 2): raise EOFError
             assert sorted({*a, "ended", "ended_from"}) == ANCHOR.split() and len(a) == 7 + 2 * a["v"] and a["size"] == size
             assert canonical(a) == anchors[size] and len(a["frontier"]) == size.bit_count() and all(public_of(k) for k, _ in a["keys"])
-            peaks, keys, head, origin = [*map(bytes.fromhex, a["frontier"])], a["keys"], a["head"], a["origin"]
+            peaks, keys, head, origin = [*map(bytes.fromhex, a["frontier"])], a["keys"], bytes.fromhex(a["head"]).hex(), a["origin"]
             want, last_id, sizes[size] = a["cursor"]["next_n"], tuple(map(int, a["cursor"]["id"].split("-"))), root_of(peaks)
             is_kept, kept = a.get("ended", "not_kept") != "not_kept", [*map(Path.read_bytes, log.glob(f"prune/{size:020}.ended"))]
-            assert not is_kept or [sha(rows).hex() for rows in kept] in ([], [a["ended"]])
-            found |= {4} if is_kept and not kept else set()
+            assert type(want) is type(a.get("ended_from", 0)) is int and (not is_kept or [sha(r).hex() for r in kept] in ([], [a["ended"]]))
+            if is_kept and not kept: found.add(4)
             effects.before(a["open"], b"".join(kept) if is_kept else b"")
         for path in segments:
             if int(path.stem) > size != start: raise EOFError
@@ -144,7 +144,7 @@ def verify(log, key=None, pin=None):  # the exit code that `effectsvc log verify
         found |= {4} if at > unproved else {3} if len(those) > 1 or (whole and at > size) else {1} - {sizes.get(at, *those) in those}
     for at, digest in [(at, sha(raw).hex()) for at, raw in anchors.items() if whole]:
         found |= {1} if told.get(at, digest) != digest else {4} if at == start and {at} - {*told} | {at} - {n[0] for n in notes} else set()
-    for _, at, root, *_ in [Path(pin).read_text().split("\n")] if whole and pin is not None else []:
+    for _, at, root, *_ in [Path(pin).read_text().split("\n")] if pin and (whole or size < 0) else []:
         found |= {3} if int(at) > size or sizes.get(int(at), b64(root)) != b64(root) else set()
     found |= ({4} if not said or (whole and gaps) else set()) | ({5} if whole and effects.broken(gaps) else set())
     return next((code for code in (1, 3, 5, 4) if code in found), 0)

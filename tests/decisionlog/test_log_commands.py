@@ -79,6 +79,67 @@ def test_verify_has_an_exit_code_for_each_kind_of_finding(
     assert "cannot be read" in run("log", "verify", log, code=6).output
 
 
+def test_what_cannot_be_answered_is_a_matter_of_usage(made: tuple[Path, str, Path], tmp_path: Path) -> None:
+    """Each says what is wrong with it, and none is taken for a finding about the log."""
+    log, key, key_file = made
+    cosigner, pin, vkey = tmp_path / "cosigner", tmp_path / "pin", tmp_path / "cosigner.pub"
+    run("log", "keys", "gen", cosigner, "--name", "other.example/cosigner", "--cosigner")
+    vkey.write_text(run("log", "keys", "show", cosigner).stdout)
+    cosign = ("--pin", pin, "--key-file", cosigner)
+    run("log", "cosign", log, *cosign)
+    pin.write_text(pin.read_text().replace("/pay/0", "/pay/1"))
+    wrong: list[tuple[tuple[object, ...], str]] = [
+        (("cosign", log, *cosign), "PIN_OTHER_LOG"),
+        (("cosign", log, *cosign, "--key", "a+b+c"), "KEY_MALFORMED"),
+        (("verify", log, "--pin", pin), "PIN_OTHER_LOG"),
+        (("verify", log, "--key", key_file), "That key is a secret"),
+        (("verify", log, "--witness", key), "no witness of its own log"),
+        (("verify", log, "--hmac-env", "NO_SUCH_SECRET"), "NO_SUCH_SECRET holds no secret"),
+        (("show", log, 5, 2), "is before the first"),
+        (("prune", log, "--through-head", "--key-file", key_file, "--key", "a+b+c", "--reason", "x"), "KEY_MALFORMED"),
+    ]
+    for words, said in wrong:
+        assert said in run("log", *words, code=2).output, words
+    (tmp_path / "proof").write_text(run("log", "prove", log, 3).stdout)
+    assert (
+        "--key: That is no verifier key"
+        in run("log", "check-proof", tmp_path / "proof", "--key", key_file, code=2).output
+    )
+    once = json.loads(run("log", "verify", log, "--witness", vkey, "--witness", vkey, "--json").stdout)
+    assert (once["witnesses"], once["witnesses_asked"]) == (1, 1)
+
+
+def test_what_was_asked_and_is_not_there_is_named_with_what_is_next(
+    made: tuple[Path, str, Path], tmp_path: Path
+) -> None:
+    log, key, _ = made
+    _, other = make_log(tmp_path / "other", lives=2)
+    assert "--key KEY" in run("log", "verify", log, "--key", other, code=4).output
+    assert "log cosign" in run("log", "verify", log, "--witnesses-needed", 1, code=4).output
+    assert (
+        f"{tmp_path}/no/pin.new cannot be read or written"
+        in run("log", "verify", log, "--pin", tmp_path / "no" / "pin", code=6).output
+    )
+    assert "the nearest are of 17, 25" in run("log", "checkpoint", log, "--size", 7, code=1).output
+    assert "cannot be read: No such file" in run("log", "keys", "show", tmp_path / "none", code=1).output
+    bundle = json.loads(run("log", "prove", log, 3).stdout)
+    (tmp_path / "empty").write_text(json.dumps({**bundle, "records": []}))
+    assert "no record" in run("log", "check-proof", tmp_path / "empty", "--key", key, code=5).output
+
+
+def test_a_log_that_is_gone_where_a_pin_saw_one_was_put_back(made: tuple[Path, str, Path], tmp_path: Path) -> None:
+    """Without a pin there is just no log there."""
+    log, key, _ = made
+    run("log", "verify", log, "--key", key, "--pin", tmp_path / "pin")
+    for _, path in Layout(log).segments():
+        path.unlink()
+    assert (
+        "an earlier verification saw 25 records" in run("log", "verify", log, "--pin", tmp_path / "pin", code=3).output
+    )
+    assert stranger.verify(log, key, tmp_path / "pin") == 3
+    assert stranger.verify(log, key) == int(verify(log, key=key).verdict) == 4
+
+
 def test_a_log_is_followed_as_it_grows(made: tuple[Path, str, Path], signer: Signer) -> None:
     """Each record once, from where it was asked for on; also over the end of a segment."""
     log, _, key = made

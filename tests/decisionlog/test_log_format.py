@@ -351,3 +351,29 @@ def test_a_verdict_on_an_effect_speaks_of_each_of_its_decisions(log: Path) -> No
     stream.lives(1)
     write(log, signer, stream)
     assert judged(log) == (0, set())
+
+
+def test_a_decision_after_a_verdict_on_its_effect_is_open_until_something_speaks_of_it(log: Path) -> None:
+    """The verdict let it be begun again, and says nothing of the attempt that followed."""
+    signer, stream = new_signer("example.org/acme/pay"), Stream()
+    stream.close("effect-one", stream.decide("effect-one"), to="unknown")
+    stream.add("reconcile", "probe", "failed", note_entry("reconcile", by="p", at_ms=1, facts={"effect": "effect-one"}))
+    stream.decide("effect-one", attempt=2)
+    stream.at_ms += 10_000_000
+    stream.lives(1)
+    write(log, signer, stream)
+    assert judged(log) == (5, {"OPEN_PAST_DEADLINE"})
+
+
+def test_a_prune_remembers_that_a_verdict_spoke_of_a_decision(log: Path) -> None:
+    """Else the decision would seem open past its deadline once the verdict is gone."""
+    signer, stream = new_signer("example.org/acme/pay"), Stream()
+    stream.decide("effect-one")
+    stream.add("resolve", "resolve", "failed", note_entry("resolve", by="p", at_ms=1, facts={"effect": "effect-one"}))
+    write(log, signer, stream)
+    prune(log, signers=[signer], before=None, by="test", reason="retention")
+    stream.entries.clear()
+    stream.at_ms += 10_000_000
+    stream.lives(1)
+    write(log, signer, stream)
+    assert judged(log) == (0, set())

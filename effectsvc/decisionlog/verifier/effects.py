@@ -116,6 +116,8 @@ class _Decision:
     intent: bytes
     closed_at: int | None = None
     is_unknown: bool = False
+    is_spoken_of: bool = False
+    """Evidence or a verdict came after it, and spoke of its effect as a whole."""
 
 
 @dataclass(slots=True)
@@ -124,8 +126,6 @@ class _Effect:
 
     decisions: dict[bytes, _Decision] = field(default_factory=dict)
     happened: list[tuple[bytes, bytes, int]] = field(default_factory=list)
-    is_spoken_of: bool = False
-    """Evidence or a verdict speaks of it as a whole."""
 
     @property
     def safe(self) -> int:
@@ -222,7 +222,7 @@ class EffectCheck:
 
     def _judge_open(self, found: _Effect, report: Report) -> None:
         for decision in found.decisions.values():
-            if not decision.flags & ALLOWED or decision.closed_at is not None or found.is_spoken_of:
+            if not decision.flags & ALLOWED or decision.closed_at is not None or decision.is_spoken_of:
                 continue
             if decision.is_unknown:
                 report.in_doubt += 1
@@ -241,30 +241,36 @@ class EffectCheck:
 
     def open_decisions(self) -> list[dict[str, object]]:
         """The allowed decisions without a closing outcome, as a prune anchor keeps them."""
-        found = []
+        found: list[dict[str, object]] = []
         for bucket in self._facts:
-            decisions: dict[bytes, tuple[bytes, _Decision]] = {}
+            effects = defaultdict[bytes, dict[bytes, _Decision]](dict)
             for effect, kind, flags, name, intent, _ref, index, due in bucket:
+                decisions = effects[effect]
                 if kind == DECISION and flags & ALLOWED:
-                    decisions[name] = (effect, _Decision(flags, index, due, intent, is_unknown=bool(flags & UNKNOWN)))
+                    decisions[name] = _Decision(flags, index, due, intent, is_unknown=bool(flags & UNKNOWN))
                 elif kind == OUTCOME and name in decisions:
                     if flags & CLOSES:
                         del decisions[name]
                     else:
-                        decisions[name][1].is_unknown = True
-            for name, (effect, each) in decisions.items():
-                found.append(
-                    {
-                        "decision": base64.urlsafe_b64encode(name).rstrip(b"=").decode(),
-                        "due": each.due,
-                        "effect": effect.hex(),
-                        "i": each.index,
-                        "intent": each.intent.hex(),
-                        "rerun_safe": bool(each.flags & RERUN_SAFE),
-                        "unknown": each.is_unknown,
-                    }
-                )
+                        decisions[name].is_unknown = True
+                elif kind in (LATE, WORD):
+                    for each in decisions.values():
+                        each.is_unknown = True
+            found += [_open(effect, name, each) for effect, of in effects.items() for name, each in of.items()]
         return sorted(found, key=lambda each: int(each["i"]))  # type: ignore[call-overload]  # an index
+
+
+def _open(effect: bytes, name: bytes, decision: _Decision) -> dict[str, object]:
+    """A decision without a closing outcome, as an anchor keeps it."""
+    return {
+        "decision": base64.urlsafe_b64encode(name).rstrip(b"=").decode(),
+        "due": decision.due,
+        "effect": effect.hex(),
+        "i": decision.index,
+        "intent": decision.intent.hex(),
+        "rerun_safe": bool(decision.flags & RERUN_SAFE),
+        "unknown": decision.is_unknown,
+    }
 
 
 def _one_effect(facts: list[Any], report: Report) -> _Effect:
@@ -279,7 +285,9 @@ def _one_effect(facts: list[Any], report: Report) -> _Effect:
             _take_row(found, flags, name, intent, ref, index)
             last = name
             continue
-        found.is_spoken_of = found.is_spoken_of or kind in (LATE, WORD)
+        if kind in (LATE, WORD):
+            for each in decisions.values():
+                each.is_spoken_of = True
         decision = decisions.get(name)
         if kind == OUTCOME:
             if not _check_outcome(decision, flags, index, report):

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from effectsvc.decisionlog.verifier.report import VerifierUsage
 
 DASH: Final = "\u2014"
 PLAIN_KIND: Final = b"\x01"
+COSIGNATURE_KIND: Final = b"\x04"
 HMAC_KIND: Final = b"\xffeffectsvc.dev/hmac-sha256\n"
 MAX_NOTE: Final = 65_536
 """Bytes of a note file: some hundred signatures."""
@@ -58,7 +60,7 @@ def read_key(text: str) -> Key:
         raw = base64.b64decode(parts[2], validate=True)
     except (IndexError, ValueError):
         raise VerifierUsage("KEY_MALFORMED", "That is no verifier key: <name>+<8 hex digits>+<base64>.") from None
-    if raw[:1] not in (b"\x01", b"\x04") or len(raw) != 33 or base64.b64encode(raw).decode() != parts[2]:
+    if raw[:1] not in (PLAIN_KIND, COSIGNATURE_KIND) or len(raw) != 33 or base64.b64encode(raw).decode() != parts[2]:
         raise VerifierUsage("KEY_MALFORMED", "That verifier key is of no type that this verifier knows.")
     if raw[1:] in WEAK_KEYS:
         raise VerifierUsage("KEY_WEAK", "That verifier key is a point of small order: anybody can sign for it.")
@@ -66,6 +68,16 @@ def read_key(text: str) -> Key:
     if shown.hex() != parts[1]:
         raise VerifierUsage("KEY_MALFORMED", "That verifier key's id is not its own: a letter was changed.")
     return Key(text.strip(), parts[0], shown, raw[:1], raw[1:])
+
+
+def read_witnesses(texts: Sequence[str]) -> list[Key]:
+    """The keys of cosigners, each host once however often it is named. Raises VerifierUsage."""
+    keys = {key.material: key for key in map(read_key, texts)}
+    for key in keys.values():
+        if key.kind != COSIGNATURE_KIND:
+            said = f"{key.name} is a log's key, which is no witness of its own log: give a cosigner's."
+            raise VerifierUsage("KEY_MALFORMED", said)
+    return list(keys.values())
 
 
 def read_secret(text: str) -> Key:

@@ -69,7 +69,8 @@ class Signatures:
                 self.report.add(Fault("CKPT_UNTRUSTED", said, file="origin.pub"))
                 return None
         if key is None:
-            self.report.add(Fault("NO_KEY", "no key was given, and the log holds none: nothing vouches for it"))
+            if not self._has("NO_LOG"):
+                self.report.add(Fault("NO_KEY", "no key was given, and the log holds none: nothing vouches for it"))
             return None
         self.report.key_source = source
         known = [each.text for each, _ in self.state.keys]
@@ -98,6 +99,8 @@ class Signatures:
             said = f"{note.file} is not signed by the key that is valid at size {note.size}"
             self.report.add(Fault(code, said, file=note.file, expected=missing[0].name))
             return False
+        if self.asked.key is None and secret is not None and not valid:
+            self.report.add(Fault("CKPT_UNTRUSTED", f"{note.file} has no HMAC line of the secret", file=note.file))
         return bool(valid) and self._is_of_this_log(note)
 
     def _has_secret_line(self, note: Note) -> bool:
@@ -161,8 +164,11 @@ class Signatures:
 
     def _witnessed(self, signed: dict[int, list[Note]]) -> None:
         self.report.witnesses_asked = self.asked.witnesses_needed
-        reached = []
+        reached, own = [], {key.material for key, _ in self.state.keys}
         for witness in self.asked.witnesses:
+            if witness.material in own:
+                self.report.notes.append(f"{witness.name} is a key of the log itself, and no witness of it")
+                continue
             notes = [note for _, each in sorted(signed.items()) for note in each]
             seen = [(note.size, at) for note in notes if (at := note.time_of(witness)) is not None]
             reached += [seen[-1][0]] if seen else []

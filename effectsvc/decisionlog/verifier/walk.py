@@ -17,7 +17,15 @@ import orjson
 from effectsvc.decisionlog.record import MAX_LINE, Record, RecordFault, dump, read_line, record_hash
 from effectsvc.decisionlog.verifier.effects import EffectCheck
 from effectsvc.decisionlog.verifier.ended import NOT_KEPT, EndedFault, name_of, rows_of
-from effectsvc.decisionlog.verifier.notes import Note, NoteMalformed, notes_of, read_key, read_note, read_secret
+from effectsvc.decisionlog.verifier.notes import (
+    Note,
+    NoteMalformed,
+    notes_of,
+    read_key,
+    read_note,
+    read_secret,
+    read_witnesses,
+)
 from effectsvc.decisionlog.verifier.own import FORMAT, NO_KEY, OwnFault, check_own, own_key
 from effectsvc.decisionlog.verifier.pieces import Run, Span, spans_of
 from effectsvc.decisionlog.verifier.readers import readers_of
@@ -37,6 +45,8 @@ _ANCHOR_FIELDS: Final = {
     ),
 }  # fmt: skip
 """By its version; the first kept nothing of what ended."""
+_OPEN_TYPES: Final = (str, int, str, int, str, bool, bool)
+"""Of decision, due, effect, i, intent, rerun_safe and unknown."""
 
 
 class _Stop(Exception):
@@ -66,10 +76,11 @@ def verify(
 
     Raises VerifierUsage for keys and pins that are none, OSError when files cannot be read.
     """
+    cosigners = read_witnesses(witnesses)
     asked = Asked(
         key=None if key is None else read_key(key),
-        witnesses=[read_key(text) for text in witnesses],
-        witnesses_needed=len(witnesses) if witnesses_needed is None else witnesses_needed,
+        witnesses=cosigners,
+        witnesses_needed=len(cosigners) if witnesses_needed is None else witnesses_needed,
         secret=None if secret is None else read_secret(secret),
         pin=_read_pin(pin),
         more=[_read_given(path) for path in checkpoints],
@@ -187,7 +198,10 @@ class _Walk:
         if first == 0:
             return
         if not self.anchors:
-            code, said = ("NO_LOG", "there is no log here") if first is None else ("SEGMENT_MISSING", "")
+            code, said = ("NO_LOG", f"there is no log in {self.log}") if first is None else ("SEGMENT_MISSING", "")
+            if first is None and self.asked.pin is not None:
+                seen = f"an earlier verification saw {self.asked.pin.size} records, none is present"
+                self.report.add(Fault("TRUNCATED", seen, 0, expected=str(self.asked.pin.size), found="0"))
             said = said or f"the first segment starts at {first}, and no anchor says that what was before it is pruned"
             self._fail(code, said)
         above = [size for size in self.anchors if first is not None and size >= first]
@@ -213,9 +227,12 @@ class _Walk:
             state.next_n, state.n = anchor["cursor"]["next_n"], anchor["cursor"]["n"]
             high, _, low = anchor["cursor"]["id"].partition("-")
             state.stream_id = int(high), int(low)
+            assert all(tuple(map(type, each.values())) == _OPEN_TYPES for each in anchor["open"])
             self.effects = EffectCheck(open_before=anchor["open"])
             assert len(state.peaks) == size.bit_count()
-            ended, since = str(anchor.get("ended", NOT_KEPT)), int(anchor.get("ended_from", size))
+            ended, since = str(anchor.get("ended", NOT_KEPT)), anchor.get("ended_from", size)
+            assert bytes.fromhex(state.head)
+            assert type(state.next_n) is type(since) is int
         except (ValueError, TypeError, KeyError, AssertionError, AttributeError, struct.error):
             self._fail("PRUNE_ANCHOR_MISMATCH", f"{file} is no anchor of this format", file=file)
         state.size = self.report.start = size
