@@ -144,7 +144,7 @@ def verify(log, key=None, pin=None):  # the exit code that `effectsvc log verify
         found |= {4} if at > unproved else {3} if len(those) > 1 or (whole and at > size) else {1} - {sizes.get(at, *those) in those}
     for at, digest in [(at, sha(raw).hex()) for at, raw in anchors.items() if whole]:
         found |= {1} if told.get(at, digest) != digest else {4} if at == start and {at} - {*told} | {at} - {n[0] for n in notes} else set()
-    for _, at, root, *_ in [Path(pin).read_text().split("\n")] if pin and (whole or size < 0) else []:
+    for _, at, root, *_ in [Path(pin).read_text().split("\n")] if pin and (whole or not (segments or anchors)) else []:
         found |= {3} if int(at) > size or sizes.get(int(at), b64(root)) != b64(root) else set()
     found |= ({4} if not said or (whole and gaps) else set()) | ({5} if whole and effects.broken(gaps) else set())
     return next((code for code in (1, 3, 5, 4) if code in found), 0)

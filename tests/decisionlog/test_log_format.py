@@ -159,6 +159,15 @@ def test_a_log_whose_own_key_cannot_be_read_is_not_vouched_for(log: Path, own_ke
     assert judged(log) == (4, {"CKPT_UNTRUSTED"})
 
 
+def test_a_first_segment_that_is_missing_is_a_gap_also_where_a_pin_is_held(log: Path, tmp_path: Path) -> None:
+    """What the pin saw cannot be compared then."""
+    _, key = make_log(log, lives=8, segment_records=8)
+    shutil.copy(Layout(log).notes()[-1][1], tmp_path / "pin")
+    Layout(log).segments()[0][1].unlink()
+    report = verify(log, key=key, pin=tmp_path / "pin")
+    assert int(report.verdict) == stranger.verify(log, key, tmp_path / "pin") == 4
+
+
 # ---- checkpoints -----------------------------------------------------------------------------------------------------
 
 
