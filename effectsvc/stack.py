@@ -142,6 +142,9 @@ class Stack:
         return self.start_process(name, "worker", "--processes", "1")
 
     def start_process(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+        """Raises StackError while a process of that name runs: it would be forgotten, and never stopped."""
+        if name in self.processes and self.processes[name].poll() is None:
+            raise StackError(f"{name} runs already.", next_step="Stop it first, or give this one another name.")
         log = os.open(self.directory / "logs" / f"{name}.log", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
         self._logs.append(log)
         process = subprocess.Popen(

@@ -170,7 +170,9 @@ def resign(
 
 
 def flip(path: Path, at: int) -> None:
-    """Changes one byte of a file."""
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
+    """Changes one byte of a file, which another process may go on to write: no other byte is touched."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
