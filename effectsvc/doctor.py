@@ -6,6 +6,7 @@ its own that expires.
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Mapping
@@ -95,7 +96,7 @@ def _look_at_server(store: SyncStore, keys: CellKeys, seen: Observed) -> None:
     sent_at = time.time()
     clock = store.send(SERVER_TIME_MS)
     took_s = time.time() - sent_at
-    seen.server_ms, seen.clock_off_s = clock, clock / 1000 - (sent_at + took_s / 2)
+    seen.server_ms, seen.clock_off_s = clock, clock_off_s(clock, sent_at_s=sent_at, took_s=took_s)
     seen.info = store.send(Read(("INFO", "everything"), info_map))
     try:
         seen.config = store.send(Read(("CONFIG", "GET", "*"), text_map))
@@ -108,6 +109,12 @@ def _look_at_server(store: SyncStore, keys: CellKeys, seen: Observed) -> None:
         seen.may_flush = None
     if seen.config is None:
         _probe_sync(store, seen, keys)
+
+
+def clock_off_s(server_ms: int, *, sent_at_s: float, took_s: float) -> float:
+    """How far the server's clock is ahead of ours at least: when in `took_s` it was read is not known."""
+    off_s = server_ms / 1000 - (sent_at_s + took_s / 2)
+    return math.copysign(max(0.0, abs(off_s) - took_s / 2), off_s)
 
 
 def _probe_sync(store: SyncStore, seen: Observed, keys: CellKeys) -> None:

@@ -15,7 +15,7 @@ import pytest
 from redis import Redis
 
 from effectsvc.diagnosis import Finding, diagnose, promise
-from effectsvc.doctor import look
+from effectsvc.doctor import clock_off_s, look
 from effectsvc.embedded import EmbeddedServer
 from effectsvc.executor_files import ExecutorLock, Mark, MarkFile
 from effectsvc.policy.tool_policy import Policy, ToolPolicy
@@ -273,6 +273,15 @@ def test_clocks_that_disagree_and_a_clock_that_stepped_back_are_told(
     assert {f.code: f.level for f in diagnose(far, settings)}["clock_off"] == "danger"
     redis.xadd(CellKeys("clinic").log, {"n": seen.last_log_n}, id=f"{seen.server_ms + 60_000}-0")
     assert examine(settings)["clock_stepped_back"].level == "warning"
+
+
+def test_an_answer_that_took_long_leaves_open_what_the_clocks_differ_by() -> None:
+    """Only what it cannot have been is told: a server or a host that stood still has no wrong clock."""
+    assert clock_off_s(100_000, sent_at_s=100.0, took_s=4.0) == 0
+    assert clock_off_s(104_000, sent_at_s=100.0, took_s=4.0) == 0
+    assert clock_off_s(105_000, sent_at_s=100.0, took_s=4.0) == 1
+    assert clock_off_s(97_000, sent_at_s=100.0, took_s=4.0) == -3
+    assert clock_off_s(103_000, sent_at_s=100.0, took_s=0.0) == 3
 
 
 def test_the_command_prints_each_finding_and_the_promise_last_and_exits_by_danger(
