@@ -1,11 +1,13 @@
 """Tools whose provider is a file: `tests.fault.file_tools:tools`. FAULT_DIR holds its ledger, which never deduplicates.
 
-A row of the ledger is a key and the time at which the write lands; a lookup tells the truth of its moment.
+A row of the ledger is a key and the time at which the write lands, or how long after it was first asked for; a lookup
+tells the truth of its moment.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import threading
@@ -22,8 +24,12 @@ from effectsvc.tools.registry import ToolRegistry
 
 PLACE = f"{__name__}:tools"
 DIRECTORY_NAME = "FAULT_DIR"
-FREEZE_SETTLE_S = 1.0
-"""Of the tools that freeze: nothing lands late at this provider, so it is as short as their time-out."""
+FREEZE_SETTLE_S = 3.0
+"""Of the tools that freeze, and their time-out: nothing lands late here, and a busy machine passes a second by."""
+PRESUMED_DEAD_S = 4.0
+"""Longer than their time-out, as it must be."""
+ASKED = "asked"
+"""A row that is a lookup."""
 COMPANY_S = 120.0
 """Longer than any test waits."""
 
@@ -56,23 +62,35 @@ def directory() -> Path:
     return Path(os.environ[DIRECTORY_NAME])
 
 
-def write(key: str, *, lands_in_s: float = 0.0) -> Written:
+def write(key: str, *, held_s: float = 0.0) -> Written:
+    """`held_s`: it lands so long after the first lookup of the key, which so comes before it, however late it comes."""
+    _add(f"{key} {time.time()} {held_s}")
+    return Written(key=key)
+
+
+def _add(row: str) -> None:
     ledger = os.open(directory() / "ledger", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        os.write(ledger, f"{key} {time.time() + lands_in_s}\n".encode())
+        os.write(ledger, f"{row}\n".encode())
     finally:
         os.close(ledger)
-    return Written(key=key)
 
 
 def landed(of: Path | None = None) -> Counter[str]:
     """How often each key has been applied by now."""
     ledger = (of or directory()) / "ledger"
     rows = [line.split() for line in ledger.read_text().splitlines()] if ledger.exists() else []
-    return Counter(key for key, at in rows if float(at) <= time.time())
+    asked_at = {key: float(at) for key, at, what in reversed(rows) if what == ASKED}  # the first is what stays
+    lands_at = [
+        (key, asked_at.get(key, math.inf) + float(what) if float(what) else float(at))
+        for key, at, what in rows
+        if what != ASKED
+    ]
+    return Counter(key for key, at in lands_at if at <= time.time())
 
 
 async def find(key: str, args: Case, ctx: EffectContext) -> LookupAnswer[Written]:
+    _add(f"{key} {time.time()} {ASKED}")
     return Found(Written(key=key), key=key) if landed()[key] else Absent()
 
 
@@ -81,7 +99,7 @@ async def find(key: str, args: Case, ctx: EffectContext) -> LookupAnswer[Written
 
 async def late(args: Case, ctx: EffectContext) -> Written:
     """The first attempt's write is held by the provider, and no answer comes; a second one's lands at once."""
-    written = write(ctx.idempotency_key, lands_in_s=args.hold_s if ctx.attempt == 1 else 0.0)
+    written = write(ctx.idempotency_key, held_s=args.hold_s if ctx.attempt == 1 else 0.0)
     if ctx.attempt == 1:
         raise TimeoutError
     return written
@@ -135,7 +153,7 @@ takes_its_time.lookup(find)
     **DECLARED | {"reversibility": "reversible"},
     timeout_s=FREEZE_SETTLE_S,
     settle_s=FREEZE_SETTLE_S,
-    presumed_dead_after_s=2.0,
+    presumed_dead_after_s=PRESUMED_DEAD_S,
 )
 def freezes_and_is_presumed_dead(args: Case, ctx: SyncEffectContext) -> Written:
     return freeze_midway(args, ctx)

@@ -10,6 +10,7 @@ import pytest
 
 from effectsvc.client import EffectHandle
 from tests.acceptance.deployment import soon
+from tests.fault.file_tools import PRESUMED_DEAD_S
 from tests.fault.files import CALLER, Files
 
 SHORT_LEASE = {"EFFECTSVC_LEASE_S": "2.5", "EFFECTSVC_STORE_STALL_S": "1"}
@@ -63,7 +64,7 @@ class Frozen:
         assert (fields["state"], fields["waiting_for"], fields["alive"]) == ("unknown", "attempt_over", "1")
 
     async def is_committed(self) -> None:
-        await soon(lambda: self.fields()["state"] == "committed", "committed")
+        await soon(lambda: self.fields()["state"] == "committed", "committed", within_s=60)
 
 
 async def test_a_worker_that_wakes_past_its_lease_and_sends_has_done_it_once(deployed: Files) -> None:
@@ -110,4 +111,4 @@ async def test_where_the_contract_says_so_a_silent_attempt_is_presumed_dead_and_
         assert deployed.landed(it.key) == 1
         assert it.fields()["attempt"] == "2"
         (over,) = deployed.log(it.effect.effect_id, "over")
-        assert (over["rule"], over["how"], over["after_ms"]) == ("presumed", "presumed", 2000)
+        assert (over["rule"], over["how"], over["after_ms"]) == ("presumed", "presumed", 1000 * PRESUMED_DEAD_S)

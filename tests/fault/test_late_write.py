@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.acceptance.deployment import soon
+from tests.fault import file_tools
 from tests.fault.file_tools import LATE
 from tests.fault.files import CALLER, Files
 
@@ -30,7 +31,7 @@ async def effects_of_a_late_write(deployed: Files, *, settle_s: float, hold_s: f
         key = (await effect.status()).effect.idempotency_key  # type: ignore[union-attr]  # it is committed
     await soon(lambda: deployed.landed(key) >= 1, "the first write has landed", within_s=within_s)
     rows = (deployed.directory / "ledger").read_text().splitlines()
-    attempts = sum(row.startswith(key) for row in rows)
+    attempts = sum(row.startswith(key) and not row.endswith(file_tools.ASKED) for row in rows)
     await soon(lambda: deployed.landed(key) == attempts, "every write has landed", within_s=within_s)
     return attempts, [entry["finding"] for entry in deployed.log(effect.effect_id, "reconcile")]
 
@@ -44,8 +45,8 @@ async def test_one_effect_when_the_settle_time_is_longer_than_the_provider_holds
 
 async def test_without_enough_settle_time_the_same_late_write_is_done_twice(deployed: Files) -> None:
     """So it is the settle time, and nothing else, that made it one."""
-    times, findings = await effects_of_a_late_write(deployed, settle_s=0.2, hold_s=4.0)
-    assert findings.count("absent") == 2
+    times, findings = await effects_of_a_late_write(deployed, settle_s=0.2, hold_s=8.0)
+    assert findings.count("absent") >= 2
     assert times == 2
 
 
