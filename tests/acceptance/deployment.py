@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import time
 import urllib.request
@@ -45,6 +46,8 @@ WITHIN_S = 30.0
 PAGE_WITHIN_S = 2.0
 """A page takes milliseconds; a process that stands still is not waited for."""
 CALLER = Caller(agent_id="atlas", user_id="ana")
+HELD = {"fault": "slow_after_write:100000"}
+"""The case system writes at once, and answers once `provider.release()` is called; only a failing test waits longer."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +176,17 @@ class Deployment(Stack):
         process = self.processes.pop(name)
         process.terminate()
         return process.wait(DRAIN_S)
+
+    @contextlib.contextmanager
+    def paused(self, name: str) -> Iterator[None]:
+        """The process stands still meanwhile: what happens now happens before anything that it does."""
+        pid = self.processes[name].pid
+        os.kill(pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     def client(self, *, lossy: bool = False, **settings: object) -> AsyncEffectClient:
         """A client in this process, which can import the tools. Use as `async with`."""

@@ -21,7 +21,7 @@ from effectsvc.core.effect import Caller
 from effectsvc.core.outcome import ToolResult
 from effectsvc.core.states import State
 from tests.acceptance import tools_for_tests
-from tests.acceptance.deployment import CALLER, Deployment, case, soon
+from tests.acceptance.deployment import CALLER, HELD, Deployment, case, soon
 from tests.acceptance.tools_for_tests import Seen, Uploaded
 
 ANOTHER_USER = Caller(agent_id="atlas", user_id="ben")
@@ -108,8 +108,11 @@ async def test_events_tell_an_effects_way_to_its_end(deployment: Deployment) -> 
     """A host that streams sees the states of an effect in order, each once, up to the final one."""
     async with deployment.client() as client:
         run = await _run(client)
-        effect = await run.propose("upload", case(7), tool_call_id="call_1", delay_s=0.5)
-        states = [event.state async for event in effect.events()]
+        with deployment.paused("worker-1"):
+            effect = await run.propose("upload", case(7), tool_call_id="call_1")
+            events = effect.events()
+            first = await anext(events)
+        states = [first.state, *[event.state async for event in events]]
     assert states[0] == State.PROPOSED
     assert states[-1] == State.COMMITTED
     assert states == [state for state in (State.PROPOSED, State.PENDING, State.COMMITTED) if state in states]
@@ -129,18 +132,16 @@ async def test_calls_go_on_after_the_server_has_forgotten_its_scripts(deployment
 
 
 async def test_a_wait_answers_pending_at_its_timeout(deployment: Deployment) -> None:
-    """A wait that is shorter than the call answers pending in time; a later wait gets the result."""
+    """A wait that is shorter than the call answers pending while it runs; a later wait gets the result."""
     async with deployment.client() as client:
         run = await _run(client)
-        asked_at = time.monotonic()
-        slow = case(8) | {"fault": "slow_after_write:2000"}
-        early = await run.call("upload", slow, tool_call_id="call_1", timeout=0.3)
-        waited_s = time.monotonic() - asked_at
+        early = await run.call("upload", case(8) | HELD, tool_call_id="call_1", timeout=0.3)
         handle = await run.effect(tool_call_id="call_1")
         assert handle is not None
+        await soon(lambda: deployment.uploaded(8), "the tool is inside its call")
+        deployment.provider.release()
         late = await handle.wait(timeout=30)
     assert (early.status, late.status) == ("pending", "ok")
-    assert waited_s < 1.5
 
 
 async def test_cancelling_a_waiter_does_not_cancel_the_effect(deployment: Deployment) -> None:
@@ -181,10 +182,10 @@ async def test_a_running_call_is_not_cancelled(deployment: Deployment) -> None:
     """Cancelling what has begun changes nothing; it commits."""
     async with deployment.client() as client:
         run = await _run(client)
-        slow = case(12) | {"fault": "slow_after_write:1000"}
-        effect = await run.propose("upload", slow, tool_call_id="call_1")
+        effect = await run.propose("upload", case(12) | HELD, tool_call_id="call_1")
         await soon(lambda: deployment.uploaded(12), "the tool is inside its call")
         assert (await effect.cancel()).status == "pending"
+        deployment.provider.release()
         assert (await effect.wait(timeout=30)).status == "ok"
 
 
@@ -210,8 +211,7 @@ async def test_a_halted_run_refuses_calls_and_cancels_what_waits(deployment: Dep
     """After a halt no call is accepted, also from another process; what waits is cancelled; what runs finishes."""
     async with deployment.client() as client:
         run = await _run(client)
-        slow = case(14) | {"fault": "slow_after_write:1500"}
-        running = await run.propose("upload", slow, tool_call_id="call_1")
+        running = await run.propose("upload", case(14) | HELD, tool_call_id="call_1")
         waiting = [await run.propose("upload", case(n), tool_call_id=f"call_{n}", delay_s=600) for n in range(20, 25)]
         await soon(lambda: deployment.uploaded(14), "the tool is inside its call")
         await run.halt("too many calls")
@@ -219,6 +219,7 @@ async def test_a_halted_run_refuses_calls_and_cancels_what_waits(deployment: Dep
         read = await run.call("look_up_case", case(15), tool_call_id="call_16")
         for effect in waiting:
             assert (await effect.wait(timeout=20)).error == (await waiting[0].status()).error
+        deployment.provider.release()
         assert (await running.wait(timeout=20)).status == "ok"
         async with deployment.client() as elsewhere:
             joined = await elsewhere.run(tenant_id="acme", run_id=run.run_id, caller=CALLER)
@@ -232,12 +233,13 @@ async def test_a_frozen_tool_parks_its_effects_until_the_thaw(deployment: Deploy
     """What waits when its tool is frozen is parked when it is due, new calls are refused, and a thaw lets it run."""
     async with deployment.client() as client:
         run = await _run(client)
-        effect = await run.propose("upload", case(30), tool_call_id="call_1", delay_s=1)
         freeze = f"freeze-{secrets.token_hex(4)}"
         note = note_entry("freeze", by="test", at_ms=0, facts={})
-        await client.store.send(
-            client.commands.freeze(freeze_id=freeze, scope="tool", target="upload", reason="look at it", entry=note)
-        )
+        with deployment.paused("worker-1"):
+            effect = await run.propose("upload", case(30), tool_call_id="call_1")
+            await client.store.send(
+                client.commands.freeze(freeze_id=freeze, scope="tool", target="upload", reason="look at it", entry=note)
+            )
         try:
             refused = await run.call("upload", case(31), tool_call_id="call_2", timeout=5)
             assert (refused.status, refused.error and refused.error.code) == ("retryable_error", "tool_frozen")
@@ -303,10 +305,10 @@ async def test_a_waiter_survives_a_restart_of_the_server(deployment: Deployment)
     """Who waits while the server is killed and comes back gets the result of the call that went on."""
     async with deployment.client() as client:
         run = await _run(client)
-        slow = case(9) | {"fault": "slow_after_write:2000"}
-        waiter = asyncio.create_task(run.call("upload", slow, tool_call_id="call_1", timeout=30))
+        waiter = asyncio.create_task(run.call("upload", case(9) | HELD, tool_call_id="call_1", timeout=60))
         await soon(lambda: deployment.uploaded(9), "the tool is inside its call")
         deployment.server.kill()
         deployment.server.start()
+        deployment.provider.release()
         assert (await waiter).status == "ok"
     assert deployment.uploaded(9) == 1

@@ -14,13 +14,15 @@ import pytest
 from effectsvc.client import EffectHandle, Run
 from effectsvc.decisionlog import verify
 from effectsvc.errors import StoreUnavailable
-from tests.acceptance.deployment import CALLER, case, soon, until
+from tests.acceptance.deployment import CALLER, HELD, case, soon, until
 from tests.decisionlog import stranger
 from tests.fault.failover import Failover
 
 pytestmark = pytest.mark.timeout(300)  # several servers and hosts each; a busy machine is no defect
 INSIDE = {"fault": "slow_after_write:4000"}
 """The case system writes at once, and answers when another server is in force."""
+WAIT_S = 60.0
+"""For a call that takes a second or two: several processes have to be given the processor."""
 QUICK = {"EFFECTSVC_IDLE_S": "0.2", "EFFECTSVC_PATIENCE_S": "2"}
 
 
@@ -48,7 +50,7 @@ async def commit(run: Run, *numbers: int) -> list[EffectHandle]:
     """Effects that are done, and of which the proposer knows it."""
     effects = [await propose(run, number) for number in numbers]
     for effect in effects:
-        assert (await effect.wait(timeout=20)).status == "ok"
+        assert (await effect.wait(timeout=WAIT_S)).status == "ok"
     return effects
 
 
@@ -105,12 +107,12 @@ async def test_a_failover_to_a_lagging_replica_freezes_the_cell_and_tells_what_w
         await soon(deployment.is_frozen, "the cell is frozen")
         await soon(lambda: deployment.state(done.effect_id) == "committed", "what was done is known again")
         assert deployment.log(done.effect_id, type="resolve")[0].answer == "adopted"
-        assert (await running.wait(timeout=20)).status == "ok"
+        assert (await running.wait(timeout=WAIT_S)).status == "ok"
         await begins_nothing_until_recovered(deployment, run, 4)
         assert (deployment.state(done.effect_id), deployment.state(running.effect_id)) == ("committed", "committed")
 
         await recover(deployment)
-        again = await run.call("upload", case(2), tool_call_id="call_of_a_new_plan", timeout=20)
+        again = await run.call("upload", case(2), tool_call_id="call_of_a_new_plan", timeout=WAIT_S)
         assert (again.status, again.effect.effect_id) == ("ok", done.effect_id)
         await commit(run, 4)
     assert [deployment.uploaded(n) for n in (1, 2, 3, 4)] == [1, 1, 1, 1]
@@ -150,9 +152,9 @@ async def test_what_only_the_exported_log_knows_was_begun_comes_back_unknown_and
         await commit(run, 1)
         for host in ("worker-1", "b"):
             deployment.pause(host)
-        known = await propose(run, 2, **INSIDE)
+        known = await propose(run, 2, **HELD)
         deployment.lag()
-        forgotten = await propose(run, 3, **INSIDE)
+        forgotten = await propose(run, 3, **HELD)
         deployment.resume("worker-1")
         await soon(lambda: deployment.uploaded(2) and deployment.uploaded(3), "both are inside their calls")
         await soon(lambda: deployment.watermark() >= deployment.head(), "the decisions are in the log's files")
@@ -170,9 +172,9 @@ async def test_what_only_the_exported_log_knows_was_begun_comes_back_unknown_and
         assert (fields["state"], fields["waiting_for"], fields["needs_review"]) == ("unknown", "person", "1")
         await soon(lambda: any(i.startswith("log-rollback-") for i in deployment.freezes()), "the exporter froze it")
         assert (await deployment.cli(*words))[1]["answer"] == "recovered"
-        again = await run.call("upload", case(2) | INSIDE, tool_call_id="call_of_a_new_plan", timeout=20)
+        again = await run.call("upload", case(2) | HELD, tool_call_id="call_of_a_new_plan", timeout=WAIT_S)
         assert (again.status, again.effect.effect_id) == ("ok", known.effect_id)
-        other = await run.call("upload", case(3) | INSIDE, tool_call_id="another_call", timeout=20)
+        other = await run.call("upload", case(3) | HELD, tool_call_id="another_call", timeout=WAIT_S)
         assert (other.status, other.error.code) == ("denied", "same_intent_other_arguments")
         await commit(run, 4)
     assert [deployment.uploaded(n) for n in (1, 2, 3, 4)] == [1, 1, 1, 1]
@@ -234,7 +236,7 @@ async def test_no_host_begins_before_the_one_that_knows_has_spoken(deploy: Calla
             await propose(run, 3)
         deployment.resume("worker-1")
         await soon(deployment.is_frozen, "the host that knows has spoken")
-        assert (await effect.wait(timeout=20)).status == "ok"
+        assert (await effect.wait(timeout=WAIT_S)).status == "ok"
         await recover(deployment)
         await commit(run, 3)
     assert [deployment.uploaded(n) for n in (1, 2, 3)] == [1, 1, 1]
@@ -267,7 +269,7 @@ async def test_a_second_writer_that_comes_first_does_not_heal_the_loss_away(depl
         assert not deployment.is_frozen()
         deployment.resume("a")
         await soon(deployment.is_frozen, "the host that knows is back")
-        assert (await effect.wait(timeout=20)).status == "ok"
+        assert (await effect.wait(timeout=WAIT_S)).status == "ok"
         await begins_nothing_until_recovered(deployment, run, 7)
         await recover(deployment)
         await commit(run, 7)
@@ -290,7 +292,7 @@ async def test_an_older_file_on_the_same_path_freezes_the_cell(deploy: Callable[
         )
         await begins_nothing_until_recovered(deployment, run, 4)
         await recover(deployment)
-        again = await run.call("upload", case(3), tool_call_id="call_of_a_new_plan", timeout=20)
+        again = await run.call("upload", case(3), tool_call_id="call_of_a_new_plan", timeout=WAIT_S)
         assert again.effect.effect_id == done[1].effect_id
         await commit(run, 4)
     assert [deployment.uploaded(n) for n in (1, 2, 3, 4)] == [1, 1, 1, 1]
@@ -320,9 +322,10 @@ async def test_the_spool_of_a_dead_worker_is_told_to_a_store_that_forgot_its_eff
         run = await client.run(tenant_id="acme", run_id="loss", caller=CALLER)
         await commit(run, 1)
         deployment.lag()
-        effect = await propose(run, 2, fault="slow_after_write:1000")
+        effect = await propose(run, 2, **HELD)
         await soon(lambda: deployment.uploaded(2), "the tool is inside its call")
         deployment.front.cut()
+        deployment.provider.release()
         spool = deployment.directory / "state" / "spool" / "effects"
         await soon(lambda: list(spool.glob(f"{effect.effect_id}.*.json")), "the outcome is spooled")
         worker = deployment.processes.pop("worker-1")
