@@ -169,6 +169,15 @@ def sleeps(args: Ask, ctx: SyncEffectContext) -> Said:
 
 
 @tool
+def waits(args: Ask, ctx: SyncEffectContext) -> Said:
+    """Until the file is there."""
+    ctx.report(str(os.getpid()))
+    while not Path(args.text).exists():
+        time.sleep(0.001)
+    return Said(pid=os.getpid())
+
+
+@tool
 def backtracks(args: Ask, ctx: SyncEffectContext) -> Said:
     """Years in C code that holds the interpreter and looks at no signal."""
     ctx.report(str(os.getpid()))

@@ -91,10 +91,14 @@ def test_a_store_that_is_away_or_silent_offers_nothing_and_says_nothing(silent: 
 
 
 def test_nobody_waits_for_a_store_that_is_away_or_silent(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within a second, in a process that has loaded what it needs."""
+    """Within a second, in a process that has loaded what it needs: in one of some tries, as the machine may be busy."""
+
+    def waited_s() -> float:
+        began = time.monotonic()
+        assert completion.tools("") == []
+        return time.monotonic() - began
+
     for url in (NOWHERE, silent, "no address"):
         monkeypatch.setenv("EFFECTSVC_REDIS_URL", url)
         completion.tools("")
-        began = time.monotonic()
-        assert completion.tools("") == []
-        assert time.monotonic() - began < SOON_S, url
+        assert any(waited_s() < SOON_S for _ in range(5)), url

@@ -61,7 +61,7 @@ def _lives(pid: int) -> bool:
     return bool(state.strip()) and not state.startswith("Z")
 
 
-def _wait_until(condition: Callable[[], bool], *, within_s: float = 10) -> None:
+def _wait_until(condition: Callable[[], bool], *, within_s: float = 30) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -235,7 +235,7 @@ def test_ctrl_c_in_the_parents_terminal_does_not_reach_the_server(make_server: M
         _go(parent)
         pid = _told(parent)["pid"]
         os.killpg(parent.pid, signal.SIGINT)
-        assert parent.wait(10) != 0
+        assert parent.wait(30) != 0
     server.start()
     assert server.pid == pid
 
@@ -549,9 +549,10 @@ def test_a_server_that_reads_its_file_is_waited_for_until_the_deadline_and_then_
     server.stop()
     # Microseconds per key of the base file, and a look at the socket after nearly each: it answers LOADING meanwhile.
     slow = {"key-load-delay": "3000", "loading-process-events-interval-bytes": "1024"}
+    slower = slow | {"key-load-delay": "100000"}  # half a minute: it is not ready, however long the launcher is held up
     monkeypatch.setattr(embedded, "READY_WITHIN_S", 0.2)
     with pytest.raises(EmbeddedError, match="was not ready in time"):
-        make_server(data_dir=server.data_dir, extra=slow).start()
+        make_server(data_dir=server.data_dir, extra=slower).start()
     monkeypatch.undo()
     with make_server(data_dir=server.data_dir, extra=slow) as waited:
         assert waited.started_here

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import httpx
@@ -126,11 +126,11 @@ async def connections() -> AsyncIterator[HttpConnections]:
 
 
 @pytest.fixture
-def refused() -> str:
-    """The URL of a port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}/"
+def refused() -> Iterator[str]:
+    """The URL of a port on which nobody listens, nor can: it is taken."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}/"
 
 
 class Attempt:
@@ -322,10 +322,13 @@ async def test_a_silent_server_proves_nothing_and_is_left_before_the_attempt_end
     server: Server, attempt: Start
 ) -> None:
     await attempt().send(f"{server.url}/ok")  # the client is made, so the time is the server's
-    tool = attempt(deadline=boot_now_s() + 2)
-    error = await raised(tool.send(f"{server.url}/silent"))
-    assert isinstance(error, httpx.ReadTimeout)
-    assert tool.ctx.remaining_s() > 0
+    for _ in range(5):  # a machine that stands still may let an attempt's time pass by
+        tool = attempt(deadline=boot_now_s() + 2)
+        error = await raised(tool.send(f"{server.url}/silent"))
+        if isinstance(error, httpx.ReadTimeout) and tool.ctx.remaining_s() > 0:
+            break
+    else:
+        pytest.fail(f"none of five was left in time, the last by {error!r}")
 
 
 async def test_a_blocking_call_is_not_held_by_a_server_that_trickles(

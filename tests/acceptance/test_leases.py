@@ -9,7 +9,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import pytest
@@ -133,6 +135,18 @@ def _alive(keeper: LeaseKeeper, held: Held) -> bool:
     return keeper.alive(held.at.effect_id, held.token)
 
 
+def _alive_past(keeper: LeaseKeeper, end_s: float, held: Held) -> None:
+    """It is alive at a time past that end. Not at any: a process that stood still has its next renewal before it."""
+    _until(lambda: keeper.boot_now() > end_s and _alive(keeper, held))
+
+
+def _renewed_anew(keeper: LeaseKeeper) -> None:
+    """One pass, begun after this call, has ended."""
+    for _ in range(2):
+        renewed = keeper.renewed
+        _until(lambda renewed=renewed: keeper.renewed > renewed)
+
+
 def test_a_held_lease_outlives_its_first_end_and_a_dropped_one_does_not(
     cell: Cell, keep: Callable[..., LeaseKeeper]
 ) -> None:
@@ -141,9 +155,9 @@ def test_a_held_lease_outlives_its_first_end_and_a_dropped_one_does_not(
     for one in (held, dropped):
         _hold(keeper, one)
     keeper.drop(dropped.at.effect_id)
+    _renewed_anew(keeper)  # a renewal that was under way when it was dropped has arrived
     ends_ms = [cell.lease_end_ms(held), cell.lease_end_ms(dropped)]
-    _until(lambda: keeper.boot_now() > max(held.end_s, dropped.end_s))
-    assert _alive(keeper, held)
+    _alive_past(keeper, max(held.end_s, dropped.end_s), held)
     assert not _alive(keeper, dropped)
     assert cell.lease_end_ms(held) > ends_ms[0]
     assert cell.lease_end_ms(dropped) == ends_ms[1]
@@ -155,9 +169,13 @@ def test_a_lease_is_renewed_every_fifth_of_it_and_never_believed_longer_than_by_
     keeper = keep(cell)
     held = cell.begin()
     _hold(keeper, held)
-    renewed, begun_s = keeper.renewed, keeper.boot_now()
-    _until(lambda: keeper.renewed >= renewed + 10)
-    assert 1.6 < keeper.boot_now() - begun_s < 8  # ten times 0.2 s, on a machine that may be busy
+    renewed_at_s = []
+    for _ in range(11):
+        renewed = keeper.renewed
+        _until(lambda renewed=renewed: keeper.renewed > renewed)
+        renewed_at_s.append(keeper.boot_now())
+    pauses_s = [later - earlier for earlier, later in pairwise(renewed_at_s)]
+    assert 0.15 < median(pauses_s) < 0.6  # 0.2 s, on a machine that may be busy, or stand still once
     keeper.stop()
     end_ms, alive = cell.lease_end_ms(held), True
     while alive:
@@ -178,8 +196,7 @@ def test_an_attempt_that_was_closed_elsewhere_is_no_longer_alive_and_the_others_
     _until(lambda: keeper.lost == 2)
     assert not _alive(keeper, closed)
     assert not _alive(keeper, gone)
-    _until(lambda: keeper.boot_now() > held.end_s)
-    assert _alive(keeper, held)
+    _alive_past(keeper, held.end_s, held)
     assert keeper.lost == 2  # what is lost is not asked about again
 
 
@@ -191,8 +208,7 @@ def test_the_end_of_an_earlier_attempt_leaves_the_later_one_held(cell: Cell, kee
     _hold(keeper, later)
     keeper.drop(earlier.at.effect_id, earlier.token)
     assert not _alive(keeper, earlier)
-    _until(lambda: keeper.boot_now() > later.end_s)
-    assert _alive(keeper, later)
+    _alive_past(keeper, later.end_s, later)
 
 
 def test_more_leases_than_one_pipeline_takes_are_all_renewed(cell: Cell, keep: Callable[..., LeaseKeeper]) -> None:
@@ -203,7 +219,7 @@ def test_more_leases_than_one_pipeline_takes_are_all_renewed(cell: Cell, keep: C
         _hold(keeper, held)
     # The store's lease is now the keeper's short one: nearer than the one that was begun with.
     _until(lambda: all(cell.lease_end_ms(h) < end_ms for h, end_ms in zip(many, ends_ms, strict=True)))
-    assert all(_alive(keeper, held) for held in many)
+    _until(lambda: all(_alive(keeper, held) for held in many))
 
 
 def test_scripts_that_the_server_has_lost_are_loaded_again(cell: Cell, keep: Callable[..., LeaseKeeper]) -> None:
@@ -237,10 +253,13 @@ def test_a_silent_store_ends_what_an_attempt_believes_and_its_return_renews_it(
     _until(lambda: keeper.renewed > 0)
     os.kill(server.pid, signal.SIGSTOP)
     try:
-        stopped_s = keeper.boot_now()
-        _until(lambda: not _alive(keeper, held))
+        os.waitid(os.P_PID, server.pid, os.WSTOPPED | os.WNOWAIT)
+        stopped_s, end_s = keeper.boot_now(), keeper._held[held.at.effect_id].end_s
+        asked_s = [stopped_s]
+        _until(lambda: asked_s.append(keeper.boot_now()) or not _alive(keeper, held))
         # Neither given up at the first silence, nor believed past a lease that was asked for before it.
-        assert 0.5 < keeper.boot_now() - stopped_s < LEASE_MS / 1000 + 0.25
+        assert keeper.boot_now() >= end_s
+        assert max(asked_s[:-1]) < stopped_s + LEASE_MS / 1000
     finally:
         os.kill(server.pid, signal.SIGCONT)
     _until(lambda: _alive(keeper, held))
@@ -261,7 +280,7 @@ def test_renewals_go_on_when_the_server_is_back_and_its_epoch_accepted(
     end_ms, renewed = cell.lease_end_ms(held), keeper.renewed
     _until(lambda: keeper.renewed > renewed)
     assert cell.lease_end_ms(held) > end_ms
-    assert _alive(keeper, held)
+    _until(lambda: _alive(keeper, held))
 
 
 def test_a_loop_that_does_not_beat_is_reported_while_renewals_go_on(
@@ -284,7 +303,7 @@ def test_a_loop_that_does_not_beat_is_reported_while_renewals_go_on(
     assert threads == {"effectsvc leases"}
     assert told[1] > told[0] >= 0.5
     keeper.beat()
-    assert _alive(keeper, held)
+    _until(lambda: _alive(keeper, held))
 
 
 def test_a_process_that_was_frozen_as_a_whole_is_not_taken_for_a_stalled_loop() -> None:
@@ -309,11 +328,14 @@ def test_the_mark_is_kept_as_it_moves_at_most_four_times_a_second_and_once_more_
     keeper = keep(cell, mark_file=marks, mark=lambda: seen[0])
     _until(lambda: len(MarkFile.highest(tmp_path, "c").marks) == 1)
     begun_s, files = time.monotonic(), {marks.path.stat().st_mtime_ns}
-    while time.monotonic() < begun_s + 1.5:
+
+    def moves_on() -> bool:
         seen[0] = SeenMark(cell.epoch[:16], seen[0].n + 1, b"entry")
         files.add(marks.path.stat().st_mtime_ns)
-        time.sleep(0.002)
-    assert 2 < len(files) <= 8
+        return len(files) > 6
+
+    _until(moves_on)
+    assert len(files) <= 2 + 4 * (time.monotonic() - begun_s)
     seen[0] = SeenMark(cell.epoch[:16], 10_000, b"the last")
     keeper.stop()
     assert MarkFile.highest(tmp_path, "c").marks == (Mark(cell.epoch[:16], 10_000, entry_hash(b"the last")),)
@@ -327,8 +349,7 @@ def test_a_disk_that_takes_no_mark_ends_no_lease(
     keeper = keep(cell, mark_file=marks, mark=lambda: SeenMark(cell.epoch[:16], 7, b"entry"))
     held = cell.begin()
     _hold(keeper, held)
-    _until(lambda: keeper.boot_now() > held.end_s)
-    assert _alive(keeper, held)
+    _alive_past(keeper, held.end_s, held)
     assert len([one for one in caplog.records if "keep_mark_due failed" in one.getMessage()]) == 1
     marks.path.parent.mkdir()
     _until(marks.path.exists)

@@ -29,7 +29,7 @@ from effectsvc.testing import FakeProvider, Workbench
 from effectsvc.tools.verdicts import NotHappened, verdict_of
 
 GIVE_UP_S = 0.3
-"""How long the clients wait for an answer."""
+"""How long the clients wait for an answer that never comes."""
 TIMEOUT_S = 30.0
 """Of an attempt: much longer, so that it is the client that gives up. What is found needs no settling."""
 
@@ -104,18 +104,23 @@ def url(provider: FakeProvider, stopping: threading.Event) -> Iterator[str]:
 Post = Callable[[str, dict[str, str], EffectContext], Awaitable[Any]]
 
 
+def patience_s(url: str) -> float:
+    """An answer that comes is waited for as long as an attempt may last."""
+    return GIVE_UP_S if url.endswith("/silent") else TIMEOUT_S
+
+
 async def by_context(url: str, headers: dict[str, str], ctx: EffectContext) -> Any:
     answer = await ctx.http.post(url, json={}, headers=headers)
     return answer.raise_for_status().json()
 
 
 async def by_httpx(url: str, headers: dict[str, str], ctx: EffectContext) -> Any:
-    async with httpx.AsyncClient(timeout=GIVE_UP_S) as client:
+    async with httpx.AsyncClient(timeout=patience_s(url)) as client:
         return (await client.post(url, json={}, headers=headers)).raise_for_status().json()
 
 
 async def by_aiohttp(url: str, headers: dict[str, str], ctx: EffectContext) -> Any:
-    timeout = aiohttp.ClientTimeout(total=GIVE_UP_S)
+    timeout = aiohttp.ClientTimeout(total=patience_s(url))
     async with (
         aiohttp.ClientSession(timeout=timeout) as session,
         session.post(url, json={}, headers=headers) as answer,
@@ -126,7 +131,7 @@ async def by_aiohttp(url: str, headers: dict[str, str], ctx: EffectContext) -> A
 
 async def by_requests(url: str, headers: dict[str, str], ctx: EffectContext) -> Any:
     def call() -> Any:
-        answer = requests.post(url, json={}, headers=headers, timeout=GIVE_UP_S)
+        answer = requests.post(url, json={}, headers=headers, timeout=patience_s(url))
         answer.raise_for_status()
         return answer.json()
 
@@ -138,7 +143,7 @@ async def by_urllib3(url: str, headers: dict[str, str], ctx: EffectContext) -> A
 
     def call() -> Any:
         with urllib3.PoolManager() as pool:
-            answer = pool.request("POST", url, body=b"{}", headers=headers, timeout=GIVE_UP_S)
+            answer = pool.request("POST", url, body=b"{}", headers=headers, timeout=patience_s(url))
             if answer.status >= 400:
                 raise urllib3.exceptions.HTTPError(answer.status)
             return answer.json()
