@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,13 +13,13 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import RedisError
 
-from effectsvc.embedded import FREE_PORTS, find_server
+from effectsvc import embedded
 from tests import command_line
 from tests.acceptance import tools_for_tests
 from tests.acceptance.deployment import PROJECT, until
 
 REDIS = PROJECT / "deploy" / "redis"
-DRAIN_S = 20.0
+DRAIN_S = 45.0
 
 
 @dataclass(frozen=True)
@@ -91,14 +90,14 @@ def make_users(out: Path, *cells: str, host: str) -> None:
 @contextlib.contextmanager
 def guarded_server(directory: Path, *cells: str) -> Iterator[GuardedServer]:
     """The server with the users of these cells. Its root user is the test's own line in the ACL file."""
-    port = random.choice(FREE_PORTS)
+    port = embedded._free_port()
     make_users(directory / "users", *cells, host=f"127.0.0.1:{port}")
     file = directory / "users" / "users.acl"
     file.write_text(file.read_text() + "user root on nopass ~* &* +@all\n")
     (directory / "data").mkdir()
     changed = ["--port", str(port), "--bind", "127.0.0.1", "--aclfile", str(file)]
     with (directory / "server.log").open("wb") as log:
-        command = [find_server().path, REDIS / "redis.conf", *changed]
+        command = [embedded.find_server().path, REDIS / "redis.conf", *changed]
         server = subprocess.Popen(command, cwd=directory / "data", stdout=log, stderr=log)
         root = Redis(port=port, username="root", password="any", protocol=2)
         try:

@@ -11,7 +11,6 @@ import json
 import math
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -48,6 +47,8 @@ EXPRESSIONS: Final = [
     for panel in BOARD["panels"]
     for number, target in enumerate(panel.get("targets", ()))
 ]
+LISTENS: Final = re.compile(r"Listening on.*address=(127\.0\.0\.1:\d+)")
+"""In Prometheus's own log."""
 FIRING: Final = {"EffectsvcRunHalted", "EffectsvcToolKillsProcess"}
 """What the run below brings about at once. The others wait for minutes, or for what would end the run."""
 
@@ -58,9 +59,6 @@ class Prometheus:
     def __init__(self, directory: Path, ports: list[int]) -> None:
         binary = shutil.which("prometheus")
         assert binary is not None, "install Debian's package `prometheus`"
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         config = {
             "global": {"scrape_interval": f"{SCRAPE_S}s", "evaluation_interval": f"{SCRAPE_S}s"},
             "rule_files": [str(RULES)],
@@ -70,13 +68,19 @@ class Prometheus:
         }
         file = directory / "prometheus.yml"
         file.write_text(yaml.safe_dump(config))
-        self.url = f"http://127.0.0.1:{port}"
         self._started_s = time.time()
-        self._log = (directory / "prometheus.log").open("wb")
+        log = directory / "prometheus.log"
+        self._log = log.open("wb")
         where = [f"--config.file={file}", f"--storage.tsdb.path={directory / 'data'}"]
         self._process = subprocess.Popen(
-            [binary, *where, f"--web.listen-address=127.0.0.1:{port}"], stdout=self._log, stderr=self._log
+            [binary, *where, "--web.listen-address=127.0.0.1:0"], stdout=self._log, stderr=self._log
         )
+        try:
+            told = until(lambda: LISTENS.search(log.read_text()), "it says where it listens")
+        except BaseException:
+            self.stop()
+            raise
+        self.url = f"http://{told[1]}"
 
     def stop(self) -> None:
         self._process.terminate()

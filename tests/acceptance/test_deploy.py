@@ -144,7 +144,7 @@ def test_a_user_of_one_cell_reaches_nothing_of_another(guarded: GuardedServer, r
             assert refused(client, *words), words
         heard.subscribe(OTHER.bell_channel)
         with pytest.raises(NoPermissionError):
-            heard.get_message(timeout=5)
+            heard.get_message(timeout=30)
     guarded.refusals()
 
 

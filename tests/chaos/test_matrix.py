@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,13 @@ import orjson
 import pytest
 
 from effectsvc.chaos.matrix import PLACES, VICTIMS
-from tests.chaos.test_storm import ENDS_WITHIN_S, left_behind, run_chaos
+from tests.chaos.test_storm import ENDS_WITHIN_S, left_behind, run_chaos, until_told
 from tests.command_line import check_json
 
 
 def _matrix(tmp_path: Path, *words: str, mark: str, seconds: float) -> dict[str, Any]:
-    process = run_chaos("matrix", "--json", *words, mark=mark, stderr=tmp_path / "stderr")
-    out, _ = process.communicate(timeout=seconds)
+    with run_chaos("matrix", "--json", *words, mark=mark, stderr=tmp_path / "stderr") as process:
+        out, _ = process.communicate(timeout=seconds)
     check_json(["chaos", "matrix", "--json"], out)
     report: dict[str, Any] = orjson.loads(out)
     assert process.returncode == (0 if report["holds"] else 5), (tmp_path / "stderr").read_text()
@@ -43,15 +42,12 @@ def test_a_kill_at_any_place_leaves_one_effect(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_a_matrix_that_is_interrupted_leaves_nothing_running(tmp_path: Path) -> None:
-    process = run_chaos("matrix", "--side-by-side", "3", mark="stopped matrix", stderr=tmp_path / "stderr")
-    deadline = time.monotonic() + 60
-    while " rounds" not in (tmp_path / "stderr").read_text():
-        assert time.monotonic() < deadline, (tmp_path / "stderr").read_text()
-        time.sleep(0.05)
+    with run_chaos("matrix", "--side-by-side", "3", mark="stopped matrix", stderr=tmp_path / "stderr") as process:
+        until_told(process, " rounds", stderr=tmp_path / "stderr")
 
-    process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
 
-    process.communicate(timeout=ENDS_WITHIN_S)
+        process.communicate(timeout=ENDS_WITHIN_S)
     assert process.returncode == 128 + signal.SIGINT
     assert left_behind("stopped matrix") == []
 

@@ -14,8 +14,8 @@ from tests.command_line import check_json
 
 
 def _restarts(tmp_path: Path, *words: str, mark: str, seconds: float) -> dict[str, Any]:
-    process = run_chaos("restarts", "--json", *words, mark=mark, stderr=tmp_path / "stderr")
-    out, _ = process.communicate(timeout=seconds)
+    with run_chaos("restarts", "--json", *words, mark=mark, stderr=tmp_path / "stderr") as process:
+        out, _ = process.communicate(timeout=seconds)
     told = (tmp_path / "stderr").read_text()
     print(told)
     assert out, told

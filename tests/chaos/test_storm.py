@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +19,38 @@ from tests.command_line import check_json
 from tests.decisionlog import stranger
 
 MARK = "CHAOS_TEST_MARK"
+TELLS_WITHIN_S = 60.0  # it starts some ten processes first
 ENDS_WITHIN_S = 40.0  # a stop takes some seconds; workers that do not drain are killed after eight
 
 
-def run_chaos(*words: str, mark: str, stderr: Path) -> subprocess.Popen[bytes]:
+@contextlib.contextmanager
+def run_chaos(*words: str, mark: str, stderr: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Running; at the end it is told to stop, where it still does, and what is left of it is killed."""
     with stderr.open("wb") as told:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "effectsvc.cli", "chaos", *words],
             stdout=subprocess.PIPE,
             stderr=told,
             env=os.environ | {MARK: mark},
         )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=ENDS_WITHIN_S)
+            process.kill()
+            process.communicate()
+
+
+def until_told(process: subprocess.Popen[bytes], words: str, *, stderr: Path) -> None:
+    """Returns once it has said so."""
+    deadline = time.monotonic() + TELLS_WITHIN_S
+    while words not in stderr.read_text():
+        assert process.poll() is None, stderr.read_text()
+        assert time.monotonic() < deadline, stderr.read_text()
+        time.sleep(0.05)
 
 
 def left_behind(mark: str) -> list[str]:
@@ -44,8 +67,8 @@ def left_behind(mark: str) -> list[str]:
 
 
 def storm(tmp_path: Path, *words: str, mark: str, seconds: float) -> dict[str, Any]:
-    process = run_chaos("--json", *words, mark=mark, stderr=tmp_path / "stderr")
-    out, _ = process.communicate(timeout=seconds)
+    with run_chaos("--json", *words, mark=mark, stderr=tmp_path / "stderr") as process:
+        out, _ = process.communicate(timeout=seconds)
     check_json(["chaos", "--json"], out)
     report: dict[str, Any] = orjson.loads(out)
     assert process.returncode == (0 if report["holds"] else 5), (tmp_path / "stderr").read_text()
@@ -70,17 +93,14 @@ def test_in_a_small_storm_nothing_happens_twice_and_nothing_is_lost(tmp_path: Pa
     assert left_behind("small") == []
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_a_storm_that_is_interrupted_leaves_nothing_running(tmp_path: Path) -> None:
-    process = run_chaos("--effects", "2000", "--seed", "7", mark="interrupted", stderr=tmp_path / "stderr")
-    deadline = time.monotonic() + 30
-    while "the storm begins" not in (tmp_path / "stderr").read_text():
-        assert time.monotonic() < deadline, (tmp_path / "stderr").read_text()
-        time.sleep(0.05)
+    with run_chaos("--effects", "2000", "--seed", "7", mark="interrupted", stderr=tmp_path / "stderr") as process:
+        until_told(process, "the storm begins", stderr=tmp_path / "stderr")
 
-    process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
 
-    process.communicate(timeout=ENDS_WITHIN_S)
+        process.communicate(timeout=ENDS_WITHIN_S)
     assert process.returncode == 128 + signal.SIGINT
     assert left_behind("interrupted") == []
 
