@@ -322,13 +322,15 @@ async def test_a_silent_server_proves_nothing_and_is_left_before_the_attempt_end
     server: Server, attempt: Start
 ) -> None:
     await attempt().send(f"{server.url}/ok")  # the client is made, so the time is the server's
-    for _ in range(5):  # a machine that stands still may let an attempt's time pass by
+    for _ in range(5):  # a machine that stands still right before the send may let the attempt's time pass by
         tool = attempt(deadline=boot_now_s() + 2)
+        left_s = tool.ctx.remaining_s()
         error = await raised(tool.send(f"{server.url}/silent"))
-        if isinstance(error, httpx.ReadTimeout) and tool.ctx.remaining_s() > 0:
+        if isinstance(error, httpx.ReadTimeout):
             break
-    else:
-        pytest.fail(f"none of five was left in time, the last by {error!r}")
+    assert isinstance(error, httpx.ReadTimeout)
+    # By how long it was to be waited for, not by when that was over: then, too, it may stand still.
+    assert 0 < error.request.extensions["timeout"]["read"] < 0.97 * left_s
 
 
 async def test_a_blocking_call_is_not_held_by_a_server_that_trickles(
