@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from effectsvc.stack import StackError
 from tests.acceptance.deployment import CALLER, HELD, Deployment, case, soon
 
 LEASE_S = 5.0
@@ -83,3 +84,11 @@ async def test_a_frozen_worker_past_its_lease_is_unknown_and_not_over(deployment
     assert deployment.grants()[effect.effect_id] == 1
     deployment.stop_process("frozen")
     deployment.stop_process("awake")
+
+
+def test_a_stack_starts_no_second_process_under_the_name_of_one_that_runs(deployment: Deployment) -> None:
+    """The first would be forgotten, and never stopped."""
+    relay = deployment.processes["relay"]
+    with pytest.raises(StackError, match="relay runs already"):
+        deployment.start_process("relay", "relay")
+    assert deployment.processes["relay"] is relay
