@@ -211,8 +211,12 @@ async def test_an_effect_that_nobody_remembers_is_told_as_unknown_never_as_faile
 
 
 async def test_no_host_begins_before_the_one_that_knows_has_spoken(deploy: Callable[..., Failover]) -> None:
-    """The host with the marks hangs while the replica is promoted: the others wait, and a person is told of it."""
-    deployment = deploy()
+    """The host with the marks hangs while the replica is promoted: the others wait, and a person is told of it.
+
+    Nothing else runs on that host, such as a relay, which would show what its disk holds.
+    """
+    deployment = deploy(workers=0)
+    deployment.start_host("a")
     deployment.start_host("b")
     async with deployment.client() as client:
         run = await client.run(tenant_id="acme", run_id="loss", caller=CALLER)
@@ -222,7 +226,7 @@ async def test_no_host_begins_before_the_one_that_knows_has_spoken(deploy: Calla
         deployment.pause("b")
         effect = await propose(run, 2, **INSIDE)
         await soon(lambda: deployment.uploaded(2), "host a is inside its call")
-        deployment.pause("worker-1")
+        deployment.pause("a")
         deployment.resume("b")
         deployment.fail_over()
 
@@ -234,7 +238,7 @@ async def test_no_host_begins_before_the_one_that_knows_has_spoken(deploy: Calla
         assert (await deployment.cli("cell", "recover", "--reason", "not yet", "--yes"))[0] == 4
         with pytest.raises(StoreUnavailable):
             await propose(run, 3)
-        deployment.resume("worker-1")
+        deployment.resume("a")
         await soon(deployment.is_frozen, "the host that knows has spoken")
         assert (await effect.wait(timeout=WAIT_S)).status == "ok"
         await recover(deployment)
