@@ -16,12 +16,17 @@ from py_compile import PycInvalidationMode
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from effectsvc.embedded import EmbeddedServer
 
 pytest_plugins = ("tests.canary_watch", "tests.fuzz.budget", "tests.long_first")
 
 PROJECT = Path(__file__).parents[1]
+
+# No example has a time limit (the default is 0.2 s), which a machine that stands still for a moment would break.
+settings.register_profile("suite", settings.default, deadline=None)
+settings.load_profile("suite")
 
 
 def pytest_configure(config: pytest.Config) -> None:

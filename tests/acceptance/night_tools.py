@@ -13,6 +13,8 @@ from effectsvc.core.outcome import Absent, Found, LookupAnswer
 from effectsvc.tools.context import EffectContext
 from effectsvc.tools.registry import ToolRegistry
 
+WITHIN_S = 20
+"""Of calls that are answered: the bank, or the worker, may stand still for a while. `pay` waits out lost answers."""
 PLACE = f"{__name__}:tools"
 URL_NAME = "BANK_URL"
 
@@ -48,7 +50,7 @@ async def _post(args: Payment, ctx: EffectContext) -> Receipt:
     retry_class="never",
     audit_fields=("invoice", "cents"),
     intent=("invoice",),
-    timeout_s=2,
+    timeout_s=4,
 )
 async def pay(args: Payment, ctx: EffectContext) -> Receipt:
     """The bank has no lookup: after a lost answer only its own screen tells."""
@@ -65,7 +67,7 @@ async def pay(args: Payment, ctx: EffectContext) -> Receipt:
     reversibility="irreversible",
     retry_class="never",
     intent=("invoice",),
-    timeout_s=2,
+    timeout_s=WITHIN_S,
 )
 async def refund(args: Payment, ctx: EffectContext) -> Receipt:
     """The policy holds it until a person agrees."""
@@ -81,7 +83,7 @@ async def refund(args: Payment, ctx: EffectContext) -> Receipt:
     reversibility="irreversible",
     retry_class="reconcile",
     intent=("invoice",),
-    timeout_s=2,
+    timeout_s=WITHIN_S,
 )
 async def remind(args: Payment, ctx: EffectContext) -> Receipt:
     """What an agent that runs away calls again and again, for one invoice after the other."""

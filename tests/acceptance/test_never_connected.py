@@ -8,6 +8,7 @@ import json
 import smtplib
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +44,8 @@ from tests.acceptance.faulty_servers import HOST, FaultyServer
 
 SHORT_S = 0.3
 """For connections that are never made: loopback answers in microseconds if it answers at all."""
+LIMIT_S = 10.0
+"""How long the clients wait: a server's thread may stand still for a while. Tests where nobody answers are `hasty`."""
 NO_HOST = "host.invalid"
 
 Call = Callable[[], Any]
@@ -95,7 +98,13 @@ def refused() -> Iterator[int]:
 
 
 @pytest.fixture
-def full() -> Iterator[int]:
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clients soon give up."""
+    monkeypatch.setattr(sys.modules[__name__], "LIMIT_S", SHORT_S)
+
+
+@pytest.fixture
+def full(hasty: None) -> Iterator[int]:
     with faulty.full_port() as port:
         yield port
 
@@ -104,13 +113,13 @@ def full() -> Iterator[int]:
 
 
 def by_httpx(url: str, **options: Any) -> None:
-    with httpx.Client(timeout=SHORT_S, trust_env=False, **options) as client:
+    with httpx.Client(timeout=LIMIT_S, trust_env=False, **options) as client:
         client.post(url)
 
 
 def by_httpx_async(url: str, **options: Any) -> None:
     async def send() -> None:
-        async with httpx.AsyncClient(timeout=SHORT_S, trust_env=False, **options) as client:
+        async with httpx.AsyncClient(timeout=LIMIT_S, trust_env=False, **options) as client:
             await client.post(url)
 
     asyncio.run(send())
@@ -118,7 +127,7 @@ def by_httpx_async(url: str, **options: Any) -> None:
 
 def by_aiohttp(url: str, **options: Any) -> None:
     async def send() -> None:
-        timeout = aiohttp.ClientTimeout(total=faulty.PATIENCE_S, connect=SHORT_S)
+        timeout = aiohttp.ClientTimeout(total=faulty.PATIENCE_S, connect=LIMIT_S)
         async with aiohttp.ClientSession(timeout=timeout) as session, session.post(url, **options):
             pass
 
@@ -128,12 +137,12 @@ def by_aiohttp(url: str, **options: Any) -> None:
 def by_requests(url: str, **options: Any) -> None:
     with requests.Session() as session:
         session.trust_env = False
-        session.post(url, timeout=SHORT_S, **options)
+        session.post(url, timeout=LIMIT_S, **options)
 
 
 def by_urllib3(url: str, *, retries: Any = 0, **options: Any) -> None:
     with urllib3.PoolManager(**options) as pool:
-        pool.request("POST", url, timeout=SHORT_S, retries=retries)
+        pool.request("POST", url, timeout=LIMIT_S, retries=retries)
 
 
 def by_urllib3_false(url: str) -> None:
@@ -144,13 +153,13 @@ HTTP: list[Callable[..., None]] = [by_httpx, by_httpx_async, by_aiohttp, by_requ
 
 
 def by_redis(where: Where, **options: Any) -> None:
-    limits: dict[str, Any] = {"socket_connect_timeout": SHORT_S, "socket_timeout": SHORT_S, "retry": None}
+    limits: dict[str, Any] = {"socket_connect_timeout": LIMIT_S, "socket_timeout": LIMIT_S, "retry": None}
     with redis.Redis(host=where[0], port=where[1], **{**limits, **options}) as client:
         client.incr("counter")
 
 
 def by_redis_async(where: Where, **options: Any) -> None:
-    limits: dict[str, Any] = {"socket_connect_timeout": SHORT_S, "socket_timeout": SHORT_S, "retry": None}
+    limits: dict[str, Any] = {"socket_connect_timeout": LIMIT_S, "socket_timeout": LIMIT_S, "retry": None}
 
     async def send() -> None:
         async with redis.asyncio.Redis(host=where[0], port=where[1], **{**limits, **options}) as client:
@@ -160,12 +169,12 @@ def by_redis_async(where: Where, **options: Any) -> None:
 
 
 def by_smtplib(where: Where) -> None:
-    with smtplib.SMTP(*where, timeout=SHORT_S) as client:
+    with smtplib.SMTP(*where, timeout=LIMIT_S) as client:
         client.send_message(_mail())
 
 
 def by_smtplib_tls(where: Where) -> None:
-    with smtplib.SMTP_SSL(*where, timeout=SHORT_S) as client:
+    with smtplib.SMTP_SSL(*where, timeout=LIMIT_S) as client:
         client.send_message(_mail())
 
 
@@ -177,19 +186,23 @@ def _mail() -> EmailMessage:
 
 
 def by_psycopg(where: Where) -> None:
-    # Two seconds are the shortest time that libpq waits for a connection.
-    with psycopg.connect(host=where[0], port=where[1], user="u", dbname="d", sslmode="disable", connect_timeout=2) as c:
-        c.execute("INSERT INTO t VALUES (1)")
+    with psycopg.connect(**_postgres(where)) as connection:
+        connection.execute("INSERT INTO t VALUES (1)")
 
 
 def by_psycopg_async(where: Where) -> None:
     async def send() -> None:
-        async with await psycopg.AsyncConnection.connect(
-            host=where[0], port=where[1], user="u", dbname="d", sslmode="disable", connect_timeout=2
-        ) as connection:
+        async with await psycopg.AsyncConnection.connect(**_postgres(where)) as connection:
             await connection.execute("INSERT INTO t VALUES (1)")
 
     asyncio.run(send())
+
+
+def _postgres(where: Where) -> dict[str, Any]:
+    # Two seconds are the shortest time that libpq waits for a connection.
+    limit_s = max(2, int(LIMIT_S))
+    place = {"host": where[0], "port": where[1], "user": "u", "dbname": "d"}
+    return place | {"sslmode": "disable", "connect_timeout": limit_s}
 
 
 SOCKETS: list[Callable[..., None]] = [
@@ -218,7 +231,7 @@ def by_botocore(where: Where) -> None:
         aws_access_key_id="key",
         aws_secret_access_key="word",
         config=botocore.config.Config(
-            connect_timeout=SHORT_S, read_timeout=SHORT_S, retries={"mode": "standard", "total_max_attempts": 2}
+            connect_timeout=LIMIT_S, read_timeout=LIMIT_S, retries={"mode": "standard", "total_max_attempts": 2}
         ),
     )
     try:
@@ -263,7 +276,7 @@ def test_a_certificate_that_nobody_vouches_for_is_proof(
 
 @pytest.mark.parametrize("send", [by_httpx, by_httpx_async, by_aiohttp])
 def test_a_tls_handshake_that_never_ends_is_proof(
-    send: Callable[..., None], serving: Callable[..., FaultyServer]
+    send: Callable[..., None], serving: Callable[..., FaultyServer], hasty: None
 ) -> None:
     """(urllib3 and requests report it as a read timeout, which proves nothing.)"""
     port = serving(faulty.is_silent).port
@@ -276,13 +289,12 @@ def test_a_pool_without_a_free_connection_is_proof(serving: Callable[..., Faulty
     async def httpx_pool() -> None:
         limits, timeout = httpx.Limits(max_connections=1), httpx.Timeout(faulty.PATIENCE_S, pool=SHORT_S)
         async with httpx.AsyncClient(limits=limits, timeout=timeout, trust_env=False) as client:
-            await _while_one_waits(first, client.post)
+            await _while_one_waits(first, client.post, client.post)
 
     async def aiohttp_pool() -> None:
-        timeout = aiohttp.ClientTimeout(connect=SHORT_S)
-        connector = aiohttp.TCPConnector(limit=1)
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-            await _while_one_waits(second, session.post)
+        short = aiohttp.ClientTimeout(connect=SHORT_S)
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session:
+            await _while_one_waits(second, session.post, lambda url: session.post(url, timeout=short))
 
     def urllib3_pool() -> None:
         with contextlib.closing(urllib3.HTTPConnectionPool(HOST, 1, maxsize=1, block=True)) as pool:
@@ -294,12 +306,12 @@ def test_a_pool_without_a_free_connection_is_proof(serving: Callable[..., Faulty
     assert_proved(judged(urllib3_pool))
 
 
-async def _while_one_waits(server: FaultyServer, post: Callable[[str], Any]) -> None:
+async def _while_one_waits(server: FaultyServer, other: Callable[[str], Any], post: Callable[[str], Any]) -> None:
     """Another effect's request holds the only connection; the second one is the call that is judged."""
     url = f"http://{HOST}:{server.port}/"
 
     async def hold() -> None:
-        await post(url)
+        await other(url)
 
     holding = asyncio.create_task(hold())
     async with asyncio.timeout(faulty.PATIENCE_S):
@@ -388,7 +400,7 @@ def by_requests_retrying(url: str) -> None:
     with requests.Session() as session:
         session.trust_env = False
         session.mount("http://", requests.adapters.HTTPAdapter(max_retries=RETRIES))
-        session.post(url, timeout=SHORT_S)
+        session.post(url, timeout=LIMIT_S)
 
 
 def by_httpx_digest(url: str) -> None:

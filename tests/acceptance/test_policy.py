@@ -117,16 +117,19 @@ async def test_running_workers_judge_by_a_pushed_policy_and_a_replay_is_refused(
 async def test_what_waited_is_judged_anew_under_the_policy_at_its_begin(
     deployment: Deployment, cli: Callable[..., Ran], tmp_path: Path
 ) -> None:
-    """Proposed for later under a policy that allows it; the policy changes; at its time a worker refuses it."""
+    """Proposed under a policy that allows it, to a lane without a worker; the policy changes; the first one refuses."""
     push(cli, tmp_path, OPEN)
     async with deployment.client() as client:
         run = await client.run(tenant_id="acme", run_id=secrets.token_hex(4), caller=CALLER)
-        effect = await run.propose("upload", case(200), tool_call_id="call_1", delay_s=2)
+        effect = await run.propose("unserved", case(200), tool_call_id="call_1")
         assert effect.refusal is None
-        push(cli, tmp_path, DENIED)
+        push(cli, tmp_path, OPEN.replace("[tool.unserved]\n", '[tool.unserved]\ndeny = ["atlas"]\n'))
+        assert deployment.state(effect.effect_id) == State.PROPOSED
+        deployment.start_worker("late", EFFECTSVC_LANES="nobody")
         await soon(lambda: deployment.state(effect.effect_id) == State.REFUSED, "the worker refuses it")
     assert deployment.fields(effect.effect_id)["rule"] == "tool_denied"
-    assert deployment.uploaded(200) == 0
+    assert deployment.fields(effect.effect_id)["attempt"] == "0"
+    assert deployment.stop_process("late") == 0
 
 
 async def test_a_tool_without_an_entry_is_held_for_a_person(

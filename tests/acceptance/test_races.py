@@ -43,7 +43,7 @@ class Racer:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
-        self.process.wait(10)
+        self.process.wait(30)
         self.process.stdout.close()
 
 

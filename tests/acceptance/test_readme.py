@@ -59,7 +59,7 @@ def test_the_first_tool_and_the_first_proposal_run_as_printed(tmp_path: Path, sh
         (tmp_path / name).write_text(code, encoding="utf-8")
     provider = {"SHOP_URL": f"http://127.0.0.1:{shop.server_address[1]}/charges", "PYTHONPATH": str(tmp_path)}
     with Stack(tmp_path / "stack", tools="shop:tools", workers=1, environment=provider) as stack:
-        stack.wait_until_served(["charge"], timeout_s=30)
+        stack.wait_until_served(["charge"])
         printed = [
             subprocess.run(
                 [sys.executable, str(tmp_path / "host.py")],

@@ -5,7 +5,9 @@ A restart under load stands in `test_server_death`, emptied scripts in `test_cli
 
 from __future__ import annotations
 
+import os
 import resource
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,9 +19,11 @@ from effectsvc.errors import StoreUnavailable
 from effectsvc.store.safety import info_map
 from tests.acceptance.deployment import CALLER, Deployment, case, soon
 
-RESUME_WITHIN_S = 10.0
-INSIDE = {"fault": "slow_after_write:1500"}
-"""The case system writes at once, and answers when the server already refuses writes."""
+RESUME_WITHIN_S = 30.0
+HOST_PATIENCE_S = 5.0
+"""Of the agent's host: longer than a server stands still on a busy machine; one that has ended is given up then."""
+INSIDE = {"fault": "slow_after_write:100000"}
+"""The case system writes at once, and answers when it is told to: the server refuses writes then."""
 
 
 @pytest.fixture(scope="module")
@@ -40,31 +44,37 @@ async def refuses_clearly(
     allow: Callable[[], None],
     has_ended: Callable[[str], object],
 ) -> None:
-    """One call is inside its tool and one is due soon when the server begins to refuse; a third is proposed then.
+    """One call is inside its tool and one is due when the server begins to refuse; a third is proposed then.
 
+    The worker stands still from before the second is proposed until it may not begin any more.
     `has_ended` says of an effect that the call inside has ended, as far as it can be told meanwhile.
     """
     inside, waiting, refused = range(first, first + 3)
-    async with deployment.client() as client:
+    async with deployment.client(patience_s=HOST_PATIENCE_S) as client:
         run = await client.run(tenant_id="acme", run_id=code, caller=CALLER)
         running = await run.propose("upload", case(inside) | INSIDE, tool_call_id=f"call_{inside}")
         await soon(lambda: deployment.uploaded(inside), "the tool is inside its call")
-        due = await run.propose("upload", case(waiting), tool_call_id=f"call_{waiting}", delay_s=1.0)
-        refuse()
+        worker = deployment.processes["worker-1"].pid
+        os.kill(worker, signal.SIGSTOP)
+        os.waitid(os.P_PID, worker, os.WSTOPPED | os.WNOWAIT)
+        try:
+            due = await run.propose("upload", case(waiting), tool_call_id=f"call_{waiting}")
+            refuse()
+        finally:
+            os.kill(worker, signal.SIGCONT)
         try:
             with pytest.raises(StoreUnavailable) as raised:
                 await run.propose("upload", case(refused), tool_call_id=f"call_{refused}")
             assert (raised.value.code, raised.value.accepted) == (code, "no")
             assert raised.value.next_step
+            deployment.provider.release()
             await soon(lambda: has_ended(running.effect_id), "the call that ran has ended")
             assert deployment.state(due.effect_id) == "proposed"
             assert deployment.uploaded(waiting) == 0
         finally:
             allow()
-        again_at = time.monotonic()
         result = await run.call("upload", case(refused), tool_call_id=f"call_{refused}", timeout=RESUME_WITHIN_S)
         assert result.status == "ok"
-        assert time.monotonic() - again_at < RESUME_WITHIN_S
         for effect in (running, due):
             assert (await effect.wait(timeout=RESUME_WITHIN_S)).status == "ok"
     assert [deployment.uploaded(n) for n in (inside, waiting, refused)] == [1, 1, 1]
@@ -122,7 +132,7 @@ async def test_a_server_whose_snapshots_fail_takes_no_writes_and_the_outcome_wai
 async def test_a_server_whose_disk_is_full_ends_and_has_told_nothing_that_it_forgets(deployment: Deployment) -> None:
     """A limit on the size of its files stands for the full disk: a write fails, and it ends without an answer."""
     accepted: list[str] = []
-    async with deployment.client() as client:
+    async with deployment.client(patience_s=HOST_PATIENCE_S) as client:
         run = await client.run(tenant_id="acme", run_id="disk", caller=CALLER)
         written = max(path.stat().st_size for path in (deployment.server.data_dir / "appendonlydir").iterdir())
         resource.prlimit(deployment.server.pid, resource.RLIMIT_FSIZE, (written + 50_000, written + 50_000))
@@ -135,10 +145,8 @@ async def test_a_server_whose_disk_is_full_ends_and_has_told_nothing_that_it_for
             await propose_until_refused()
         await soon(lambda: deployment.server._child.poll() is not None, "the server has ended by itself")
         deployment.server.start()
-        back_at = time.monotonic()
         result = await run.call("stamp", case(2_000), tool_call_id="call_2000", timeout=RESUME_WITHIN_S)
         assert result.status == "ok"
-        assert time.monotonic() - back_at < RESUME_WITHIN_S
     await soon(lambda: deployment.counts().keys() == {"committed"}, "all effects end")
     assert accepted
     assert set(accepted) <= deployment.effect_ids()

@@ -139,6 +139,8 @@ async def test_a_replicated_begin_waits_for_the_replica_and_fails_without_one(ma
 async def _linked(store: AsyncStore) -> None:
     import asyncio
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while b"state=online" not in await store.send(Read(("INFO", "replication"), bytes)):
             await asyncio.sleep(0.05)
+        while not await store.send(Read(("WAITAOF", 1, 1, 1_000), lambda counts: int(counts[1]))):
+            await asyncio.sleep(0.05)  # it still writes the file that it begins with

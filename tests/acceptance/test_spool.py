@@ -11,8 +11,10 @@ from tests.acceptance.deployment import CALLER, Deployment, case, soon
 
 PATIENCE_S = 1.0
 """Short, so that the server can stay away for longer within a test."""
-INSIDE = {"fault": "slow_after_write:1500"}
-"""The case system writes at once, and answers when the server is already gone."""
+INSIDE = {"fault": "slow_after_write:100000"}
+"""The case system writes at once, and answers when it is told to: the server is gone then."""
+HOST_PATIENCE_S = 20.0
+"""The agent's host is no part of this: its proposal is not given up for a server that is slow for a moment."""
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +29,12 @@ def _spooled(deployment: Deployment, effect_id: str) -> list[Path]:
 
 async def _spool_one(deployment: Deployment, number: int) -> str:
     """An effect whose outcome lies in the spool, while the server is away."""
-    async with deployment.client() as client:
+    async with deployment.client(patience_s=HOST_PATIENCE_S) as client:
         run = await client.run(tenant_id="acme", run_id="spool", caller=CALLER)
         effect = await run.propose("upload", case(number) | INSIDE, tool_call_id=f"call_{number}")
         await soon(lambda: deployment.uploaded(number), "the tool is inside its call")
         deployment.server.kill()
+        deployment.provider.release()
         await soon(lambda: _spooled(deployment, effect.effect_id), "the outcome is spooled")
     return effect.effect_id
 
@@ -41,7 +44,7 @@ async def _is_delivered(deployment: Deployment, effect_id: str, number: int) -> 
     await soon(lambda: not _spooled(deployment, effect_id), "the spool is empty")
     outcomes = deployment.log(effect_id, type="outcome")
     assert [(entry.answer, entry.rule) for entry in outcomes] == [("committed", "spool")]
-    async with deployment.client() as client:
+    async with deployment.client(patience_s=HOST_PATIENCE_S) as client:
         result = await client.effect(effect_id, tenant_id="acme").status()
     assert result.status == "ok"
     assert deployment.uploaded(number) == 1

@@ -85,7 +85,7 @@ class Stage:
             parent=parent,
             log_key="0" * 64,
         )
-        assert isinstance(self.send(command), r.Opened)
+        assert isinstance(self.send(command), r.Opened | r.JoinedRun)
 
     def now_ms(self) -> int:
         return int(self.send(Read(("TIME",), lambda raw: int(raw[0]) * 1000 + int(raw[1]) // 1000)))

@@ -17,6 +17,8 @@ from tests.contract.stage import AGENT, LANE, LONG_MS, TENANT, TOOL, Stage, dige
 # ---- probe -----------------------------------------------------------------------------------------------------------
 
 SETTLE_MS = 30
+TRIES = 10
+"""On a machine that stands still for a moment between two operations, what must be quick is tried again."""
 
 
 @dataclass
@@ -114,12 +116,16 @@ def test_probe_does_not_believe_redis_time_alone(stage: Stage) -> None:
 
 def test_probe_counts_an_absence_as_of_the_time_it_was_claimed_however_late_it_is_told(stage: Stage) -> None:
     """What was on its way when the provider was asked may have landed since."""
-    at, _ = stage.unknown()
-    prober, far_ms = Prober(stage, at), 1_000
-    prober.claim()
-    first = stage.send(prober.report(settle_ms=far_ms))
-    claimed = prober.claim(force=True)
-    assert claimed.now_ms < first.due_ms
+    far_ms = 1_000
+    for _ in range(TRIES):
+        at, _ = stage.unknown()
+        prober = Prober(stage, at)
+        prober.claim()
+        first = stage.send(prober.report(settle_ms=far_ms))
+        claimed = prober.claim(force=True)
+        if claimed.now_ms < first.due_ms:
+            break
+    assert claimed.now_ms < first.due_ms, "the machine stood still each time"
     stage.wait_past(first.due_ms)
     told_late = stage.send(prober.report(settle_ms=far_ms, waited_ms=far_ms))
     assert isinstance(told_late, r.StillUnknown)

@@ -235,11 +235,13 @@ def timed(redis_url: str, cell_name: str) -> Iterator[Stage]:
 @pytest.mark.parametrize("call", [effect_call, read_call])
 def test_a_rate_admits_so_many_calls_in_any_window_of_the_servers_clock(timed: Stage, call: Any) -> None:
     window_ms = 400
-    limits = Limits(rates=(Rate(f"tool:{secrets.token_hex(4)}", 3, window_ms),))
-    started_ms = timed.now_ms()
-    assert [rule_of(call(timed, letter, limits)) for letter in "ABC"] == [""] * 3
-    assert timed.now_ms() - started_ms < window_ms, "the machine stood still"
-    refused = call(timed, "D", limits)
+    for letters in ("ABCD", "FGHI", "JKLM", "NOPQ"):
+        limits = Limits(rates=(Rate(f"tool:{secrets.token_hex(4)}", 3, window_ms),))
+        started_ms = timed.now_ms()
+        assert [rule_of(call(timed, letter, limits)) for letter in letters[:3]] == [""] * 3
+        refused = call(timed, letters[3], limits)
+        if timed.now_ms() - started_ms < window_ms:
+            break  # else the machine stood still, and the fourth call may rightly be in another window
     assert rule_of(refused) == "rate_limited"
     assert 0 < int(refused.detail) <= window_ms
     timed.wait_past(timed.now_ms() + int(refused.detail))
@@ -261,13 +263,17 @@ def test_the_strictest_of_several_rates_counts_and_a_join_counts_too(timed: Stag
 
 
 def test_another_attempt_is_put_off_by_the_rate_and_never_refused(timed: Stage) -> None:
-    rates = (Rate(f"tool:{secrets.token_hex(4)}", 2, 300),)
-    at = timed.propose(limits=Limits(rates=rates))
-    timed.propose(limits=Limits(rates=rates))
-    first, second = timed.token(1), timed.token(2)
-    assert isinstance(_begin(timed, at, first, rates), r.Granted)
-    timed.release(at, first)
-    put_off = _begin(timed, at, second, rates)
+    for _ in range(4):
+        rates = (Rate(f"tool:{secrets.token_hex(4)}", 2, 300),)
+        started_ms = timed.now_ms()
+        at = timed.propose(limits=Limits(rates=rates))
+        timed.propose(limits=Limits(rates=rates))
+        first, second = timed.token(1), timed.token(2)
+        assert isinstance(_begin(timed, at, first, rates), r.Granted)
+        timed.release(at, first)
+        put_off = _begin(timed, at, second, rates)
+        if timed.now_ms() - started_ms < 300:
+            break  # else the machine stood still, and the rate may rightly allow it
     assert isinstance(put_off, r.NotDue)
     assert timed.state(at) == "proposed"
     timed.wait_past(put_off.due_ms)

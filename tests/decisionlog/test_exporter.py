@@ -231,7 +231,7 @@ def test_another_host_waits_while_the_lease_lives_and_its_empty_log_is_refused_a
 ) -> None:
     """A log that holds less than what was confirmed would split the log."""
     feeder.feed(2)
-    with exporting(lease_ms=300) as first, exporting(tmp_path / "other") as second:
+    with exporting() as first, exporting(tmp_path / "other") as second:
         assert first.export_once().records == 7
         assert second.export_once().waits_for == first.owner
         feeder.plain.hset(feeder.keys.exporter, "until", 1)
