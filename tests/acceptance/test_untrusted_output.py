@@ -48,6 +48,8 @@ DONE = {"untrusted", "malformed", "stripped", "redacted", "truncated"}
 FOUND = {"html", "script", "addresses_model", "fake_role"}
 AWAY_S = 1.0
 """How long a worker waits for the store before it spools; short, so that the server can stay away for longer."""
+HOST_PATIENCE_S = 20.0
+"""The agent's host waits longer: the server may stand still for a moment."""
 
 
 class Pages:
@@ -111,7 +113,8 @@ class Place:
         self.stack, self.pages = stack, pages
 
     def client(self) -> AsyncEffectClient:
-        return AsyncEffectClient(self.stack.settings(), tools=untrusted_tools.tools)
+        settings = self.stack.settings().model_copy(update={"patience_s": HOST_PATIENCE_S})
+        return AsyncEffectClient(settings, tools=untrusted_tools.tools)
 
     async def called(self, tool: str, case_id: str, *, call: str = "call_1", how: str = "") -> ToolResult[Any]:
         """What one call comes to; each client is as another process of the host."""
