@@ -119,7 +119,7 @@ def test_workers_without_a_supervisor_of_ours_that_fall_silent_one_after_another
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What restarts them says nothing to the store; that they did not leave does."""
-    monkeypatch.setattr("effectsvc.doctor.SILENT_S", 3.0)  # a beat and a half
+    monkeypatch.setattr("effectsvc.doctor.SILENT_S", 6.0)  # three beats: one that lives may stand still for a while
 
     def on_list() -> list[int]:
         return [each["pid"] for each in desk.lines("workers", "list", "--lane", "alone")]
