@@ -270,9 +270,11 @@ class Deployment(Stack):
             yield Entry(fields["type"], fields["answer"], fields["rule"], json.loads(fields["e"]))
 
     def grants(self) -> Counter[str]:
-        """How often each effect's begin was granted, by effect id."""
-        granted = [e for e in self.whole_log() if e.type == "decision" and e.answer == "granted"]
-        return Counter(entry.record["effect"] for entry in granted)
+        """How often each effect's begin was granted and not given back unrun for want of an answer, by effect id."""
+        log = list(self.whole_log())
+        granted = Counter(e.record["effect"] for e in log if e.type == "decision" and e.answer == "granted")
+        granted.subtract(e.record["effect"] for e in log if e.record.get("reason") == "begin_unanswered")
+        return granted
 
     # ---- the provider ----------------------------------------------------------------------------------------------
 
