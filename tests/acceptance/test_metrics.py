@@ -17,7 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from effectsvc import counts
-from tests.acceptance.deployment import CALLER, Deployment, case, soon
+from tests.acceptance.deployment import CALLER, HELD, Deployment, case, soon
 
 CANARY = "canary-7c1e40"
 """Stands in arguments, in ids and in a tool's name that a model made up; no page may show it."""
@@ -190,7 +190,7 @@ async def test_a_draining_worker_is_not_ready(deployment: Deployment) -> None:
     worker = await _port(deployment, "worker-2")
     async with deployment.client() as client:
         run = await client.run(tenant_id="acme", run_id="drains", caller=CALLER)
-        await run.propose("upload", case(601) | {"fault": "slow_after_write:100000"}, tool_call_id="call_601")
+        await run.propose("upload", case(601) | HELD, tool_call_id="call_601")
         await soon(lambda: deployment.uploaded(601), "the tool is inside its call")
         deployment.processes["worker-2"].send_signal(signal.SIGTERM)
         await soon(lambda: _get(worker, "/readyz") == (503, "draining\n"), "it drains")

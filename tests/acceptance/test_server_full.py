@@ -17,13 +17,11 @@ import pytest
 from effectsvc.embedded import EmbeddedServer
 from effectsvc.errors import StoreUnavailable
 from effectsvc.store.safety import info_map
-from tests.acceptance.deployment import CALLER, Deployment, case, soon
+from tests.acceptance.deployment import CALLER, HELD, Deployment, case, soon
 
 RESUME_WITHIN_S = 30.0
 HOST_PATIENCE_S = 5.0
 """Of the agent's host: longer than a server stands still on a busy machine; one that has ended is given up then."""
-INSIDE = {"fault": "slow_after_write:100000"}
-"""The case system writes at once, and answers when it is told to: the server refuses writes then."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +50,7 @@ async def refuses_clearly(
     inside, waiting, refused = range(first, first + 3)
     async with deployment.client(patience_s=HOST_PATIENCE_S) as client:
         run = await client.run(tenant_id="acme", run_id=code, caller=CALLER)
-        running = await run.propose("upload", case(inside) | INSIDE, tool_call_id=f"call_{inside}")
+        running = await run.propose("upload", case(inside) | HELD, tool_call_id=f"call_{inside}")
         await soon(lambda: deployment.uploaded(inside), "the tool is inside its call")
         worker = deployment.processes["worker-1"].pid
         os.kill(worker, signal.SIGSTOP)

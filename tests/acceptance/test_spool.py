@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.deployment import CALLER, Deployment, case, soon
+from tests.acceptance.deployment import CALLER, HELD, Deployment, case, soon
 
 PATIENCE_S = 1.0
 """Short, so that the server can stay away for longer within a test."""
-INSIDE = {"fault": "slow_after_write:100000"}
-"""The case system writes at once, and answers when it is told to: the server is gone then."""
 HOST_PATIENCE_S = 20.0
 """The agent's host is no part of this: its proposal is not given up for a server that is slow for a moment."""
 
@@ -31,7 +29,7 @@ async def _spool_one(deployment: Deployment, number: int) -> str:
     """An effect whose outcome lies in the spool, while the server is away."""
     async with deployment.client(patience_s=HOST_PATIENCE_S) as client:
         run = await client.run(tenant_id="acme", run_id="spool", caller=CALLER)
-        effect = await run.propose("upload", case(number) | INSIDE, tool_call_id=f"call_{number}")
+        effect = await run.propose("upload", case(number) | HELD, tool_call_id=f"call_{number}")
         await soon(lambda: deployment.uploaded(number), "the tool is inside its call")
         deployment.server.kill()
         deployment.provider.release()
