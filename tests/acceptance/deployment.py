@@ -165,9 +165,19 @@ class Deployment(Stack):
     def start_worker(self, name: str, **overrides: str) -> subprocess.Popen[bytes]:
         """A worker process; `overrides` are settings of its own."""
         reached = {"EFFECTSVC_REDIS_URL": self.proxy.url} if self._lossy else {}
-        self._overrides = reached | overrides
-        try:
+        with self._overridden(reached | overrides):
             return super().start_worker(name)
+
+    def start_supervisor(self, name: str, *, places: int, **overrides: str) -> subprocess.Popen[bytes]:
+        """One of so many worker processes (two or more); `overrides` are settings of its own."""
+        with self._overridden(overrides):
+            return self.start_process(name, "worker", "--processes", str(places))
+
+    @contextlib.contextmanager
+    def _overridden(self, overrides: dict[str, str]) -> Iterator[None]:
+        self._overrides = overrides
+        try:
+            yield
         finally:
             self._overrides = {}
 

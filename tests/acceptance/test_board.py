@@ -118,7 +118,9 @@ class Prometheus:
 @pytest.fixture(scope="module")
 def deployment(deploy: Callable[..., Deployment]) -> Deployment:
     port = {"EFFECTSVC_METRICS_PORT": "0", "EFFECTSVC_METRICS_HOST": "127.0.0.1"}
-    return deploy(workers=1, export=True, EFFECTSVC_TOOLS=board_tools.PLACE, **port)
+    made = deploy(workers=1, export=True, EFFECTSVC_TOOLS=board_tools.PLACE, **port)
+    made.start_supervisor("failing", places=2, EFFECTSVC_TOOLS="nowhere_to_be_found:tools")
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +146,10 @@ def _port(deployment: Deployment, name: str) -> int:
 
 
 async def _work(deployment: Deployment) -> None:
-    """Commits, refusals, a replay, a loop, a halt, doubt that a lookup ends, doubt that stays, deaths, an approval."""
+    """Commits, refusals, a replay, a loop, a halt, doubt that a lookup ends, doubt that stays, deaths, an approval.
+
+    And processes that cannot start, which their supervisor starts again and again.
+    """
     async with AsyncEffectClient(deployment.settings(), tools=board_tools.tools) as client:
         run = await client.run(tenant_id="acme", run_id="run_1", caller=CALLER)
         await run.propose("ask", {"order": "o-1"}, tool_call_id="held")
@@ -188,6 +193,7 @@ HAPPENED: Final = {
     'sum(effectsvc_reconcile_total{verdict="found"})': 1,
     'sum(effectsvc_refusals_total{rule_id="unknown_tool"})': 1,
     "sum(effectsvc_loops_total)": 1,
+    'max(effectsvc_worker_places_failing{exit_status="1"})': 2,
 }
 """Calls in child processes and the deaths of these are counted once, by the worker; no worker serves that lane."""
 
