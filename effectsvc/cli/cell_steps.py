@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from effectsvc.cli.steps import Step, step
+from effectsvc.diagnosis import FILLING
 
 LAG_RECORDS: Final = 10_000
-FILLS: Final = 0.75
-"""As the alerts and the doctor have them."""
+"""As the alerts have it."""
 
 
 def of_cell(reading: Mapping[str, Any]) -> list[Step]:
@@ -44,7 +44,7 @@ def _of_workers(reading: Mapping[str, Any]) -> Iterator[Step]:
 
 
 def _of_store(reading: Mapping[str, Any]) -> Iterator[Step]:
-    if reading["log_lag"] > LAG_RECORDS or reading["memory_ratio"] > FILLS:
+    if reading["log_lag"] > LAG_RECORDS or reading["memory_ratio"] > FILLING:
         yield step("doctor")
     if any(each["switch"] != "cell" for each in reading["freezes"]):
         yield step("freezes", when="what is frozen may go on")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -59,8 +59,11 @@ class WorkerNow:
         return record
 
 
-def read_workers(operator: Operator) -> list[WorkerNow]:
-    """Everybody on the list, by host and age. A place's last ends are told with whoever is in it now."""
+def read_workers(operator: Operator, *, with_respawning: bool = False) -> list[WorkerNow]:
+    """Everybody on the list, by host and age. A place's last ends are told with whoever is in it now.
+
+    `with_respawning`: then the places in which nobody lives, though a process has ended in them just now.
+    """
     k, now_ms = operator.keys, operator.now_ms()
     beats = operator.send(Read(("ZRANGE", k.workers, 0, -1, "WITHSCORES"), in_order))
     about = operator.send(operator.commands.hash_fields(k.executors))
@@ -72,16 +75,15 @@ def read_workers(operator: Operator) -> list[WorkerNow]:
     ]
     places = remembered(operator.send(read_places(k)), now_ms)
     found = [_in_place(each, places[each.place], now_ms) if each.place in places else each for each in found]
-    return sorted(found, key=lambda each: (each.host, each.since_ms, each.worker))
+    found.sort(key=lambda each: (each.host, each.since_ms, each.worker))
+    return [*found, *_respawning(places, found, now_ms)] if with_respawning else found
 
 
-def read_respawning(operator: Operator, everybody: Sequence[WorkerNow]) -> list[WorkerNow]:
-    """The places in which nobody of these lives, though a process has ended in them just now."""
-    now_ms = operator.now_ms()
+def _respawning(places: Mapping[str, Place], everybody: Sequence[WorkerNow], now_ms: int) -> list[WorkerNow]:
     lived_in = {each.place for each in everybody if each.state != "silent"}
     return [
         _in_place(_nobody(place, now_ms), place, now_ms)
-        for name, place in sorted(operator.send(read_places(operator.keys)).items())
+        for name, place in sorted(places.items())
         if name not in lived_in and now_ms - place.ends[-1].at_ms < 1000 * RESPAWN_S
     ]
 

@@ -37,14 +37,14 @@ def list_(
     Example: effectsvc workers list --lane payments
     """
     from effectsvc.cli.operator import Operator
-    from effectsvc.cli.roster import read_respawning, read_workers
+    from effectsvc.cli.roster import read_workers
     from effectsvc.cli.worker_steps import of_worker
 
     with Operator() as operator:
-        everybody = read_workers(operator)
+        everybody = read_workers(operator, with_respawning=True)
         found = [
             each
-            for each in [*everybody, *read_respawning(operator, everybody)]
+            for each in everybody
             if host in (None, each.host)
             and (lane is None or lane in each.lanes)
             and (tool is None or tool in each.tools)

@@ -47,7 +47,7 @@ from effectsvc.tools.context import boot_now_s
 from effectsvc.tools.contract import ToolContract
 from tests.acceptance.pieces_providers import ImapScript, Page, SmtpScript, http_page, line_server
 
-TEXTS = dict.fromkeys(("purpose", "use_when", "do_not_use_when", "result_means"), "x")
+TEXTS: Any = dict.fromkeys(("purpose", "use_when", "do_not_use_when", "result_means"), "x")
 KEY = provider_key(intent_key="ab" * 32, occurrence=1)
 LONG_S = 5.0
 SILENCE_S = 3.0
@@ -191,7 +191,7 @@ async def test_a_tool_of_both_http_pieces_holds_in_every_case() -> None:
             tools = ToolRegistry()
             by_key = {"retry_class": "idempotent_write", "provider_key_ttl_s": 86_400.0} if honours_keys else {}
 
-            @tools.effect(**TEXTS, probe_first=not honours_keys, expected_errors=POST_ERRORS, **by_key)  # type: ignore[arg-type]
+            @tools.effect(**TEXTS, probe_first=not honours_keys, expected_errors=POST_ERRORS, **by_key)
             async def charge(args: Order, ctx: EffectContext) -> Receipt:
                 answer = await post_by_key(ctx, f"{provider.url}/charges", json=args.model_dump())
                 return Receipt.model_validate(answer.json())
@@ -412,7 +412,7 @@ async def test_a_tool_of_the_mail_piece_holds_in_every_case() -> None:
         mail = mail_to(provider.port, sent=provider.has)
         tools = ToolRegistry()
 
-        @tools.effect(**TEXTS, reversibility="irreversible", probe_first=True)  # type: ignore[arg-type]
+        @tools.effect(**TEXTS, reversibility="irreversible", probe_first=True)
         def notify(args: Order, ctx: EffectContext) -> MailSent:
             return mail.send(ctx, letter())
 
@@ -459,7 +459,7 @@ async def test_a_folder_that_cannot_be_reached_determines_nothing(folder: Any) -
         mail = mail_to(provider.port, sent=folder(gone))
         tools = ToolRegistry()
 
-        @tools.effect(**TEXTS, reversibility="irreversible", timeout_s=SILENCE_S, settle_s=SILENCE_S)  # type: ignore[arg-type]
+        @tools.effect(**TEXTS, reversibility="irreversible", timeout_s=SILENCE_S, settle_s=SILENCE_S)
         def notify(args: Order, ctx: EffectContext) -> MailSent:
             return mail.send(ctx, letter())
 
@@ -486,7 +486,7 @@ async def test_the_reference_of_a_mail_is_stored_as_it_is() -> None:
         mail = mail_to(provider.port)
         tools = ToolRegistry()
 
-        @tools.effect(**TEXTS, reversibility="irreversible")  # type: ignore[arg-type]
+        @tools.effect(**TEXTS, reversibility="irreversible")
         def notify(args: Order, ctx: EffectContext) -> MailSent:
             return mail.send(ctx, letter())
 

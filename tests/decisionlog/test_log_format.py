@@ -116,7 +116,7 @@ def test_what_the_exporter_says_must_be_whole(own: tuple[Path, Signer, Signer]) 
     whole = read_lines(log)
     for number, (kind, change) in enumerate(MISSAID):
         said = f'"type":"{kind}","x":1'.encode()
-        lines = [edited(line, lambda v: change(v["e"])) if said in line else line for line in whole]  # noqa: B023
+        lines = [edited(line, lambda v, change=change: change(v["e"])) if said in line else line for line in whole]
         assert lines != whole, number
         signed_again(log, rechained(lines, renumber=False), old, new)
         verdict, codes = judged(log, str(old.vkey))
