@@ -55,7 +55,7 @@ def entries(bench: Workbench, kind: str) -> list[dict[str, Any]]:
 async def test_a_decision_says_what_it_was_made_of_and_an_outcome_names_it() -> None:
     async with Workbench(tools) as bench:
         run = await bench.run()
-        await run.propose("charge", {"order": "o-1", "cents": 5, "color": "red"}, tool_call_id="call-1")
+        await run.propose("charge", {"order": "an-order", "cents": 5, "color": "red"}, tool_call_id="call-1")
         await bench.work()
         (decision,), (outcome,) = entries(bench, "decision"), entries(bench, "outcome")
         raw = next(entry.entry for entry in bench.store.model.log if entry.type == "decision")
@@ -66,8 +66,8 @@ async def test_a_decision_says_what_it_was_made_of_and_an_outcome_names_it() -> 
     assert decision["due_ms"] - decision["at_ms"] == 7_000
     assert outcome["decision_hash"] == entry_hash(raw)
     assert (outcome["outcome"], outcome["stage"], outcome["verdict"]) == ("returned", "execute", "allow")
-    assert outcome["provider_ref"] == shown_ref("ch-o-1", log_key=key) == keyed(digest(b"ch-o-1"), log_key=key)
-    assert b"o-1" not in raw.replace(decision["effect"].encode(), b"")
+    assert outcome["provider_ref"] == shown_ref("ch-an-order", log_key=key) == keyed(digest(b"ch-an-order"), log_key=key)
+    assert b"an-order" not in raw
 
 
 async def test_arguments_without_a_canonical_form_are_named_and_their_digest_is_unreadable() -> None:
