@@ -24,6 +24,7 @@ from effectsvc.store.commands import Commands
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.sync_store import SyncStore
 from tests import command_line
+from tests.acceptance.deployment import until
 from tests.contract.stage import Stage
 
 
@@ -91,6 +92,7 @@ def test_a_wrong_setting_of_the_server_is_found_and_gone_once_it_is_mended(
     assert examine(settings)[code].level == level
     redis.config_set(name, before)
     assert code not in examine(settings)
+    until(lambda: not redis.info("persistence")["aof_rewrite_in_progress"], "a server that writes its first file stays")
 
 
 def test_a_server_that_can_forget_gives_no_promise(redis: Redis, stage: Stage, settings: Settings) -> None:
