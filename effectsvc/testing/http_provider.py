@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -66,7 +67,8 @@ class HttpProvider(FakeProvider):
         self._is_stopping = True
         self._server.shutdown()
         for connection in list(self._silent):
-            connection.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):  # its client has left, and its own thread has closed it
+                connection.shutdown(socket.SHUT_RDWR)
         self._server.server_close()
         self._thread.join()
         self._server = self._thread = None

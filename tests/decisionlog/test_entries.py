@@ -66,7 +66,9 @@ async def test_a_decision_says_what_it_was_made_of_and_an_outcome_names_it() -> 
     assert decision["due_ms"] - decision["at_ms"] == 7_000
     assert outcome["decision_hash"] == entry_hash(raw)
     assert (outcome["outcome"], outcome["stage"], outcome["verdict"]) == ("returned", "execute", "allow")
-    assert outcome["provider_ref"] == shown_ref("ch-an-order", log_key=key) == keyed(digest(b"ch-an-order"), log_key=key)
+    assert (
+        outcome["provider_ref"] == shown_ref("ch-an-order", log_key=key) == keyed(digest(b"ch-an-order"), log_key=key)
+    )
     assert b"an-order" not in raw
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +18,12 @@ from effectsvc.core.outcome import LookupAnswer
 from effectsvc.testing import FakeProvider, HttpProvider, Report, check_tool, check_tool_sync
 from effectsvc.tools.registry import DeclaredFields
 
+pytestmark = pytest.mark.usefixtures("settle_times_pass")
+
+AMPLE_S = 30.0
+"""No body here waits for anything, and a machine that stands still for some of this ends no attempt."""
 QUICK_S = 0.1
-"""Nothing here waits for a network, so that settle times may be this short."""
+"""For what is to outlive it."""
 ORDER = {"order": "o-17"}
 CASES = (
     "runs_and_is_found",
@@ -85,8 +91,8 @@ def charging(
     return tools
 
 
-async def checked(tools: ToolRegistry, provider: FakeProvider) -> Report:
-    return await check_tool(tools, "charge", ORDER, provider, timeout_s=QUICK_S)
+async def checked(tools: ToolRegistry, provider: FakeProvider, *, timeout_s: float = AMPLE_S) -> Report:
+    return await check_tool(tools, "charge", ORDER, provider, timeout_s=timeout_s)
 
 
 def verdicts(report: Report) -> dict[str, str]:
@@ -298,7 +304,7 @@ async def test_a_tool_that_does_not_end_is_told_so(monkeypatch: pytest.MonkeyPat
         return Absent()
 
     try:
-        report = await checked(tools, provider)
+        report = await checked(tools, provider, timeout_s=QUICK_S)
     finally:
         may_end.set()
     assert report["timeout_before_write"].verdict == "not_checked"
@@ -309,7 +315,7 @@ async def test_a_tool_that_does_not_end_is_told_so(monkeypatch: pytest.MonkeyPat
 def test_a_plain_test_function_can_check_a_tool() -> None:
     """No event loop of the test's own, no plugin."""
     provider = FakeProvider(honours_keys=True)
-    report = check_tool_sync(charging(provider), "charge", ORDER, provider, timeout_s=QUICK_S)
+    report = check_tool_sync(charging(provider), "charge", ORDER, provider, timeout_s=AMPLE_S)
     assert report.violations == ()
     assert str(report).splitlines()[0] == "Tool 'charge'"
     assert len(str(report).splitlines()) == 1 + len(CASES)
@@ -337,10 +343,11 @@ async def test_the_users_own_registry_is_left_as_it_was() -> None:
 
 def test_the_http_provider_fails_as_it_is_told() -> None:
     """Applied, found, refused, silent before and after: over HTTP as in the process."""
-    with HttpProvider(honours_keys=True) as provider, httpx.Client(timeout=0.2, trust_env=False) as client:
+    with HttpProvider(honours_keys=True) as provider, httpx.Client(timeout=AMPLE_S, trust_env=False) as client:
 
-        def charge(key: str) -> httpx.Response:
-            return client.post(f"{provider.url}/charges", json={}, headers={"Idempotency-Key": key})
+        def charge(key: str, *, read_s: float = AMPLE_S) -> httpx.Response:
+            patience = httpx.Timeout(AMPLE_S, read=read_s)
+            return client.post(f"{provider.url}/charges", json={}, headers={"Idempotency-Key": key}, timeout=patience)
 
         assert client.get(f"{provider.url}/charges?key=k-1").status_code == 404
         assert charge("k-1").json() == charge("k-1").json() == {"id": "ext_1"}
@@ -351,8 +358,22 @@ def test_the_http_provider_fails_as_it_is_told() -> None:
         provider.timeout_after()
         for _ in range(2):
             with pytest.raises(httpx.ReadTimeout):
-                charge("k-3")
+                charge("k-3", read_s=0.2)
+        until = time.monotonic() + AMPLE_S
+        while "k-3" not in provider.ledger and time.monotonic() < until:
+            time.sleep(0.01)  # who gives up may have done so before the provider came to it
         assert provider.ledger == {"k-1": 1, "k-3": 1}
+    provider.stop()
+    with pytest.raises(RuntimeError, match="not started"):
+        _ = provider.url
+
+
+def test_a_connection_that_has_just_been_closed_does_not_keep_the_http_provider_from_its_end() -> None:
+    """Its thread still counts it as silent, in the moment between."""
+    provider, closed = HttpProvider(), socket.socket()
+    provider.start()
+    closed.close()
+    provider._silent.add(closed)
     provider.stop()
     with pytest.raises(RuntimeError, match="not started"):
         _ = provider.url

@@ -194,11 +194,12 @@ async def test_a_tool_that_never_finishes_its_parts_is_left_to_a_person_in_the_e
         assert (found.state, found.attempt, found.bound, found.needs_review) == ("unknown", 3, "max_attempts", True)
 
 
+@pytest.mark.usefixtures("settle_times_pass")
 async def test_an_absence_that_is_proved_past_the_deadline_ends_it_by_that_bound() -> None:
     async def absent(key: str, args: Order, ctx: EffectContext) -> Absent:
         return Absent()
 
-    async with Workbench(tool(raising(500), lookup=absent, timeout_s=0.05, settle_s=0.1)) as bench:
+    async with Workbench(tool(raising(500), lookup=absent)) as bench:
         effect = await proposed(bench, deadline_in_s=30)
         await bench.work()
         bench.advance(60)

@@ -151,7 +151,7 @@ class Transfer(BaseModel):
 
 
 def with_lookup(provider: FakeProvider) -> ToolRegistry:
-    """A tool that can be looked up; its settle time is short, so that a test can live through it."""
+    """A tool that can be looked up."""
     tools = ToolRegistry()
 
     @tools.effect(
@@ -162,8 +162,6 @@ def with_lookup(provider: FakeProvider) -> ToolRegistry:
         reversibility="irreversible",
         retry_class="reconcile",
         intent=("order",),
-        timeout_s=0.1,
-        settle_s=0.1,
     )
     async def transfer(args: Transfer, ctx: EffectContext) -> Receipt:
         return Receipt(provider_ref=await provider.apply_async(ctx.idempotency_key, args.order))
@@ -193,6 +191,7 @@ async def test_a_lost_answer_is_looked_up_and_committed_once(provider: FakeProvi
         assert set(provider.ledger.values()) == {1}
 
 
+@pytest.mark.usefixtures("settle_times_pass")
 async def test_absence_found_twice_a_settle_time_apart_lets_it_run_again(provider: FakeProvider) -> None:
     """One absent finding proves nothing; the second, a settle time later on both clocks, does, and it is done once."""
     async with Workbench(with_lookup(provider)) as bench:
@@ -250,6 +249,7 @@ async def test_a_follower_sees_states_parts_and_reports_in_order() -> None:
     assert ("part", "pending", "record done") in seen
 
 
+@pytest.mark.usefixtures("settle_times_pass")
 async def test_a_cancel_that_meets_a_doubt_is_not_forgotten(provider: FakeProvider) -> None:
     """Cancelled while unknown, then proved absent: it is failed, and never runs again."""
     async with Workbench(with_lookup(provider)) as bench:

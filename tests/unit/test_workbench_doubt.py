@@ -56,19 +56,22 @@ async def test_no_rerun_by_key_once_the_provider_may_have_forgotten_it() -> None
 
 async def test_the_end_of_a_body_that_outlived_its_timeout_is_told_of_its_own_attempt() -> None:
     """Another attempt may act still: the record says which one does no more."""
-    released = threading.Event()
+    began, released = threading.Event(), threading.Event()
     tools = ToolRegistry()
     texts = dict.fromkeys(("purpose", "use_when", "do_not_use_when", "result_means"), "x")
 
     @tools.effect(**texts, intent=("order",), reversibility="irreversible", isolation="thread", timeout_s=0.05)
     def act(args: Order, ctx: EffectContext) -> Order:
+        began.set()
         released.wait(30)
         raise TimeoutError
 
     async with Workbench(tools) as bench:
         run = await bench.run()
         effect = await run.propose("act", {"order": "o-1"}, tool_call_id="call_1")
-        await bench.work()
+        while not began.is_set():  # a machine that stands still lets the time pass before a thread has begun it
+            await bench.work()
+            bench.advance(600)
         record = await effect.record()
         assert record is not None
         assert record.state == "unknown"
@@ -76,7 +79,7 @@ async def test_the_end_of_a_body_that_outlived_its_timeout_is_told_of_its_own_at
         released.set()
         await asyncio.wait_for(overrun, 30)
         [entry] = [orjson.loads(each.entry) for each in bench.store.model.log if each.type == "over"]
-        assert (entry["effect"], entry["attempt"], entry["how"]) == (effect.effect_id, 1, "ended")
+        assert (entry["effect"], entry["attempt"], entry["how"]) == (effect.effect_id, record.attempt, "ended")
 
 
 async def test_a_rerun_that_was_not_attempted_keeps_its_rule_or_goes_to_a_person() -> None:
