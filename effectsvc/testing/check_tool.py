@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -116,8 +116,12 @@ async def _runs_and_is_found(check: _Check, name: str) -> Case:
             return Case(name, "not_checked", why)
         if seen.state is not State.UNKNOWN:
             return Case(name, "not_checked", f"it was not unknown but {seen.state}, so its lookup had nothing to find")
+        earlier = len(trial.asked)
         word = await reconcile(trial.bench.executor, effect.effect_id, force=True)
-        answer = trial.asked[-1] if trial.asked else None
+        questions = trial.asked[earlier:]  # one that was asked before may be older than what the provider has now
+        if not questions or not questions[-1].is_ended:
+            return Case(name, "not_checked", "its lookup did not answer within the timeout")
+        answer = questions[-1].answer
         if word == "committed" and trial.times_now(seen) == 1:
             return Case(name, "held", "it is done once, and its lookup finds it by our key")
         if isinstance(answer, PartlyFound):
@@ -247,7 +251,7 @@ class _Check:
     @asynccontextmanager
     async def trial(self, *, answer_lost: bool = False, **changes: Any) -> AsyncIterator[_Trial]:
         """A workbench and a tenant of its own, so that its keys are nobody else's; nothing stays armed after it."""
-        asked: list[LookupAnswer[Any]] = []
+        asked: list[_Question] = []
         self.provider.disarm()
         try:
             async with Workbench(self._copied_tools(answer_lost, changes, asked)) as bench:
@@ -257,7 +261,7 @@ class _Check:
         finally:
             self.provider.disarm()
 
-    def _copied_tools(self, answer_lost: bool, changes: dict[str, Any], asked: list[LookupAnswer[Any]]) -> ToolRegistry:
+    def _copied_tools(self, answer_lost: bool, changes: dict[str, Any], asked: list[_Question]) -> ToolRegistry:
         tool = self.tool
         timeout_s = min(self.timeout_s, self.contract.timeout_s)
         quick = {"timeout_s": timeout_s, "settle_s": timeout_s}
@@ -306,7 +310,7 @@ class _Trial:
     bench: Workbench
     run: Run
     before: dict[str, int]
-    asked: list[LookupAnswer[Any]] = field(default_factory=list)
+    asked: list[_Question] = field(default_factory=list)
 
     async def propose(self, tool_call_id: str = "call_1") -> EffectHandle:
         effect = await self.run.propose(self.check.tool.name, self.check.arguments, tool_call_id=tool_call_id)
@@ -387,16 +391,38 @@ def _losing_the_answer(function: Callable[..., Any]) -> Callable[..., Any]:
     return lose_later if is_async(function) else lose
 
 
-def _heard(lookup: Callable[..., Any], asked: list[LookupAnswer[Any]]) -> Callable[..., Any]:
+@dataclass(slots=True)
+class _Question:
+    """One call of the lookup. It has ended once it has answered, or raised an error of its own."""
+
+    answer: LookupAnswer[Any] | None = None
+    is_ended: bool = False
+
+
+@contextmanager
+def _noted(asked: list[_Question]) -> Iterator[_Question]:
+    question = _Question()
+    asked.append(question)
+    try:
+        yield question
+    except Exception:
+        question.is_ended = True
+        raise
+    question.is_ended = True
+
+
+def _heard(lookup: Callable[..., Any], asked: list[_Question]) -> Callable[..., Any]:
     """The tool's lookup, whose answers are kept."""
 
     async def ask_later(key: str, args: Any, ctx: Any) -> Any:
-        asked.append(answer := await lookup(key, args, ctx))
-        return answer
+        with _noted(asked) as question:
+            question.answer = await lookup(key, args, ctx)
+        return question.answer
 
     def ask(key: str, args: Any, ctx: Any) -> Any:
-        asked.append(answer := lookup(key, args, ctx))
-        return answer
+        with _noted(asked) as question:
+            question.answer = lookup(key, args, ctx)
+        return question.answer
 
     return ask_later if is_async(lookup) else ask
 

@@ -184,6 +184,25 @@ def test_a_url_that_cannot_prove_whose_answer_it_is_is_refused(url: str) -> None
         http_lookup(url, Receipt)
 
 
+async def held_in(
+    tools: ToolRegistry, name: str, provider: HttpProvider | SmtpProvider, *, wanted: set[str]
+) -> set[str]:
+    """The cases in which `check_tool` says that the tool holds; it is never said to violate anything.
+
+    Where a machine stands still, an attempt may end in the middle of a case, which then proves nothing: it is tried
+    again, until those that are wanted are among them.
+    """
+    held: set[str] = set()
+    for _ in range(10):
+        report = await check_tool(tools, name, {"order": "o-1"}, provider)
+        report.raise_for_violations()
+        assert {case.verdict for case in report.cases} <= {"held", "not_checked"}
+        held = {case.name for case in report.cases if case.verdict == "held"}
+        if held >= wanted:
+            break
+    return held
+
+
 async def test_a_tool_of_both_http_pieces_holds_in_every_case() -> None:
     """`check_tool` on a provider that honours keys, and on one that does not but can be asked first."""
     for honours_keys in (True, False):
@@ -197,11 +216,11 @@ async def test_a_tool_of_both_http_pieces_holds_in_every_case() -> None:
                 return Receipt.model_validate(answer.json())
 
             charge.lookup(http_lookup(f"{provider.url}/charges/{{key}}", Receipt))
-            report = await check_tool(tools, "charge", {"order": "o-1"}, provider)
-            report.raise_for_violations()
-            assert {case.name: case.verdict for case in report.cases} == dict.fromkeys(
-                (case.name for case in report.cases), "held"
-            ) | {"caller_lacks_scope": "not_checked"}
+            every_case = {
+                "runs_and_is_found", "timeout_before_write", "timeout_after_write", "duplicate_delivery",
+                "provider_answers_429", "injection_text", "record_stale_or_missing",
+            }  # fmt: skip
+            assert await held_in(tools, "charge", provider, wanted=every_case) == every_case
 
 
 # ---- mail ------------------------------------------------------------------------------------------------------------
@@ -417,10 +436,8 @@ async def test_a_tool_of_the_mail_piece_holds_in_every_case() -> None:
             return mail.send(ctx, letter())
 
         notify.lookup(mail.lookup)
-        report = await check_tool(tools, "notify", {"order": "o-1"}, provider)
-        report.raise_for_violations()
-        assert {case.verdict for case in report.cases} <= {"held", "not_checked"}
-        assert "record_stale_or_missing" in {case.name for case in report.cases if case.verdict == "held"}
+        wanted = {"record_stale_or_missing"}
+        assert await held_in(tools, "notify", provider, wanted=wanted) >= wanted
 
 
 # ---- mail: the folder ------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import sys
 import threading
@@ -310,6 +311,27 @@ async def test_a_tool_that_does_not_end_is_told_so(monkeypatch: pytest.MonkeyPat
     assert report["timeout_before_write"].verdict == "not_checked"
     assert "outlive its timeout" in report["timeout_before_write"].why
     assert "held" not in verdicts(report).values()
+
+
+async def test_a_lookup_that_does_not_answer_in_time_is_not_blamed_for_what_it_said_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Asked before the attempt it says Absent; whether it would find what is there now, nobody knows."""
+    monkeypatch.setattr(sys.modules[check_tool.__module__], "END_WITHIN_S", 0.0)
+    provider = FakeProvider()
+    tools = charging(provider, asks_for=None, probe_first=True)
+    charge = tools.get("charge")
+    assert charge is not None
+
+    @charge.lookup
+    async def find(key: str, args: Charge, ctx: EffectContext) -> LookupAnswer[Receipt]:
+        if provider.lookup(key):
+            await asyncio.Event().wait()
+        return Absent()
+
+    report = await checked(tools, provider, timeout_s=QUICK_S)
+    found = report["runs_and_is_found"]
+    assert (found.verdict, found.why) == ("not_checked", "its lookup did not answer within the timeout")
 
 
 def test_a_plain_test_function_can_check_a_tool() -> None:
