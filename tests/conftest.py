@@ -24,7 +24,7 @@ pytest_plugins = ("tests.canary_watch", "tests.fuzz.budget", "tests.long_first")
 
 PROJECT = Path(__file__).parents[1]
 
-# No example has a time limit (the default is 0.2 s), which a machine that stands still for a moment would break. And the
+# No example has a time limit (the default is 0.2 s), which a machine that stands still for a moment would break. The
 # examples are the same in every run, so that the ordinary suite says the same of the same code; `storm` draws new ones.
 settings.register_profile("suite", settings.default, deadline=None, derandomize=True)
 settings.load_profile("suite")
