@@ -29,6 +29,8 @@ PAYLOAD = Payload(
 ).to_bytes()
 """What a sweep reads of an effect."""
 LONG_MS = 600_000  # far beyond any test
+TRIES = 10
+"""On a machine that stands still for a moment between two operations, what must be quick is tried again."""
 FINAL = ("committed", "failed", "refused", "cancelled")
 
 

@@ -12,13 +12,11 @@ from effectsvc.errors import StoreProtocolError
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Address, Begun, Command, Finding, Read, integer
 from effectsvc.store.keys import bucket_of
-from tests.contract.stage import AGENT, LANE, LONG_MS, TENANT, TOOL, Stage, digest
+from tests.contract.stage import AGENT, LANE, LONG_MS, TENANT, TOOL, TRIES, Stage, digest
 
 # ---- probe -----------------------------------------------------------------------------------------------------------
 
 SETTLE_MS = 30
-TRIES = 10
-"""On a machine that stands still for a moment between two operations, what must be quick is tried again."""
 
 
 @dataclass

@@ -112,6 +112,7 @@ def test_a_silent_server_may_have_carried_it_out_and_the_next_send_gets_its_own_
         assert store.send(PING) == "PONG"
         os.kill(server.pid, signal.SIGSTOP)
         try:
+            os.waitid(os.P_PID, server.pid, os.WSTOPPED | os.WNOWAIT)  # until then it may still answer
             with pytest.raises(LostReply) as lost:
                 store.send(Read(("ECHO", "late"), _text))
         finally:

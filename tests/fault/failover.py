@@ -139,7 +139,9 @@ class Failover(Deployment):
         (self.directory / state).mkdir(mode=0o700)
 
     def pause(self, name: str) -> None:
+        """Returns once it stands still."""
         self.processes[name].send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.processes[name].pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self, name: str) -> None:
         self.processes[name].send_signal(signal.SIGCONT)
