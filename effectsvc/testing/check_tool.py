@@ -405,7 +405,7 @@ def _noted(asked: list[_Question]) -> Iterator[_Question]:
     asked.append(question)
     try:
         yield question
-    except Exception:
+    except Exception:  # whatever its author raises is an answer; only a cancelled one has not ended
         question.is_ended = True
         raise
     question.is_ended = True
