@@ -47,7 +47,7 @@ def signed(body, lines, vkey):  # whether this key signed, plainly and with the 
                 seen.add(kind)
     return True if seen == {1, 4} else None
 class Effects:  # what the log says of them: by effect and decision whether allowed, safe, intent, due, closed, spoken of
-    def __init__(self): self.of, self.did, self.wrong, self.orphans, self.now = {}, {}, False, False, 0
+    def __init__(self): self.of, self.did, self.wrong, self.gaps, self.now = {}, {}, False, False, 0
     def before(self, opened, kept):  # what an anchor, and the file beside it, say of the records before
         rows = [kept[at : at + 65] for at in range(0, len(kept), 65)]
         assert len(kept) % 65 == 0 and rows == sorted({*rows}) and all([*map(type, each.values())] == OPEN for each in opened)
@@ -71,20 +71,20 @@ class Effects:  # what the log says of them: by effect and decision whether allo
             decisions = self.of.get(effect, {})
             fact, closes = decisions.get(str(e.get("decision_hash"))[:21]), s["to"] != "unknown"
             if kind == "outcome" and (fact is None or not fact[0] or (fact[4] and closes)):
-                self.orphans, self.wrong = self.orphans or fact is None, self.wrong or fact is not None
+                self.wrong |= fact is not None or not self.gaps  # a gap before it may have its decision
                 return
             for each in [fact] if kind == "outcome" else decisions.values(): each[4:] = each[4] or (kind == "outcome" and closes), True
             did = s["to"] == "committed" or kind == "late" or (kind == "outcome" and s["answer"] in ("stored", "contradicted"))
             intent = (fact or [*decisions.values(), [None] * 3][max(0, len(decisions) - 1)])[2]
             ref = bytes(8) if ref == "none" else sha(ref.encode())[:8]
             if did and intent: self.did.setdefault(intent, []).append((effect, ref))
-    def broken(self, gaps):
+    def broken(self):
         for happened in self.did.values():
             effects, refs = (set(each) for each in zip(*happened, strict=True))
             twice = len(refs - {bytes(8)}) > 1 or (len(effects) > 1 and bytes(8) in refs)
             self.wrong |= twice and not any(fact[1] for each in effects for fact in self.of.get(each, {}).values())
         due = [f[3] for of in self.of.values() for f in of.values() if f[0] and not f[5] and type(f[3]) is int and f[3] > 0]
-        return self.wrong or (self.orphans and not gaps) or any(ms + 3_600_000 < self.now for ms in due)
+        return self.wrong or any(ms + 3_600_000 < self.now for ms in due)
 def verify(log, key=None, pin=None):  # the exit code that `effectsvc log verify` ends with
     key = key and public_of(key.strip(), (1, 4)) and key.strip()
     log, found, notes, said, told, effects, sizes = Path(log), set(), [], {}, {}, Effects(), {}
@@ -94,7 +94,7 @@ def verify(log, key=None, pin=None):  # the exit code that `effectsvc log verify
             assert path.name in (f"{int(match[2]):020}.note", "latest") and [b64(line.split(" ")[2]) for line in match[4].split("\n")[:-1]]
             notes.append((int(match[2]), match[1], b64(match[3]), match[0].split("\n\n")[0].encode() + b"\n", match[4]))
         except FAULTS: found.add(1)
-    size, head, peaks, keys, origin, want, last_id, gaps, whole, start = 0, "0" * 64, [], [], None, 1, (0, 0), False, False, None
+    size, head, peaks, keys, origin, want, last_id, whole, start = 0, "0" * 64, [], [], None, 1, (0, 0), False, None
     segments, anchors = sorted(log.glob(f"seg/{D}.jsonl")), {int(p.stem): p.read_bytes() for p in log.glob(f"prune/{D}.json")}
     try:
         if not segments or int(segments[0].stem):
@@ -120,10 +120,10 @@ def verify(log, key=None, pin=None):  # the exit code that `effectsvc log verify
                     assert (e["old_key"] == keys[-1][0] if size else e["format"] == 1) and all(public_of(k) for k, _ in new)
                     keys = keys + new
                 elif s["type"] == "prune": told[e["size"]] = e["anchor"]
-                elif s["type"] == "discontinuity": gaps, want, last_id = True, e["next_n"], (0, 0)
+                elif s["type"] == "discontinuity": effects.gaps, want, last_id = True, e["next_n"], (0, 0)
                 else:
                     assert s["n"] >= want and last_id < (last_id := tuple(map(int, s["id"].split("-"))))
-                    gaps, want = gaps or s["n"] > want, s["n"] + 1
+                    effects.gaps, want = effects.gaps or s["n"] > want, s["n"] + 1
                     effects.take(e, s, entry)
                 leaf, at, head = sha(b"\0" + line), size, sha(b"\0" + line).hex()
                 while at & 1: leaf, at = sha(b"\1" + peaks.pop() + leaf), at >> 1
@@ -146,5 +146,5 @@ def verify(log, key=None, pin=None):  # the exit code that `effectsvc log verify
         found |= {1} if told.get(at, digest) != digest else {4} if at == start and {at} - {*told} | {at} - {n[0] for n in notes} else set()
     for _, at, root, *_ in [Path(pin).read_text().split("\n")] if pin and (whole or not (segments or anchors)) else []:
         found |= {3} if int(at) > size or sizes.get(int(at), b64(root)) != b64(root) else set()
-    found |= ({4} if not said or (whole and gaps) else set()) | ({5} if whole and effects.broken(gaps) else set())
+    found |= ({4} if not said or (whole and effects.gaps) else set()) | ({5} if whole and effects.broken() else set())
     return next((code for code in (1, 3, 5, 4) if code in found), 0)

@@ -350,6 +350,32 @@ def test_an_outcome_of_another_effect_s_decision_is_an_orphan(log: Path) -> None
     assert judged(log) == (5, {"ORPHAN_OUTCOME"})
 
 
+@pytest.mark.parametrize("gap", ["told", "untold"])
+@pytest.mark.parametrize(
+    ("where", "verdict", "codes"), [("behind", 4, {"SOURCE_GAP"}), ("before", 5, {"SOURCE_GAP", "ORPHAN_OUTCOME"})]
+)
+def test_a_gap_excuses_an_outcome_behind_it_and_none_before_it(
+    log: Path, gap: str, where: str, verdict: int, codes: Codes
+) -> None:
+    """A decision stands before its outcome: a gap that comes later cannot have swallowed it."""
+    signer, stream, lost = new_signer("example.org/acme/pay"), Stream(), Stream().decide("effect-lost")
+    stream.lives(1)
+    if where == "before":
+        stream.close("effect-lost", lost)
+    write(log, signer, stream)
+    stream.entries.clear()
+    if gap == "told":
+        with LogWriter(log, origin=ORIGIN, signers=[signer]) as writer:
+            facts = {"reason": "source_gap", "after_n": stream.n, "next_n": stream.n + 2}
+            writer.say("discontinuity", facts)
+    stream.n += 1
+    if where == "behind":
+        stream.close("effect-lost", lost)
+    stream.lives(1, start=1)
+    write(log, signer, stream)
+    assert judged(log) == (verdict, codes)
+
+
 def test_a_verdict_on_an_effect_speaks_of_each_of_its_decisions(log: Path) -> None:
     """So that none of them is open past its deadline."""
     signer, stream = new_signer("example.org/acme/pay"), Stream()

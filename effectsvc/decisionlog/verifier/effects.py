@@ -315,8 +315,10 @@ def _take_row(found: _Effect, flags: int, name: bytes, intent: bytes, ref: bytes
 
 def _check_outcome(decision: _Decision | None, flags: int, index: int, report: Report) -> bool:
     if decision is None:
-        if report.gaps:
-            report.notes.append(f"record {index} is an outcome whose decision is not in the log; it may be in the gap")
+        if report.first_gap is not None and report.first_gap <= index:
+            report.notes.append(
+                f"record {index} is an outcome whose decision is not in the log; it may be in a gap before it"
+            )
         else:
             report.add(
                 Fault("ORPHAN_OUTCOME", f"record {index} is an outcome, and no decision before it allowed it", index)

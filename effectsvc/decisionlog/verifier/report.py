@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 
 class Verdict(IntEnum):
@@ -99,6 +99,8 @@ class Report:
     notes: list[str] = field(default_factory=list)
     """What is worth knowing and no fault."""
     gaps: list[str] = field(default_factory=list)
+    first_gap: int | None = None
+    """The record from which on a decision may be missing."""
     decisions: int = 0
     open_decisions: int = 0
     in_doubt: int = 0
@@ -131,6 +133,12 @@ class Report:
 
     def add(self, fault: Fault) -> None:
         self.faults.append(fault)
+
+    def add_gap(self, gap: str, index: int, *, file: str = "", **where: Any) -> None:
+        """Entries of the source are missing before or in this record, or told as missing by it."""
+        self.gaps.append(gap)
+        self.first_gap = index if self.first_gap is None else self.first_gap
+        self.add(Fault("SOURCE_GAP", gap, index, file, **where))
 
     def record(self) -> dict[str, object]:
         """As `--json` prints it."""

@@ -370,8 +370,7 @@ class _Walk:
             said = "the source's counter went back, and nothing says why"
             self._fail("SOURCE_ORDER", said, index=record.index, file=file, offset=offset, **wanted)
         gap = f"entries {self.state.next_n} to {record.n - 1} of the source are not in the log, and nothing says why"
-        self.report.gaps.append(gap)
-        self.report.add(Fault("SOURCE_GAP", gap, record.index, file, offset, **wanted))
+        self.report.add_gap(gap, record.index, file=file, offset=offset, **wanted)
 
     def _own(self, record: Record, file: str, offset: int) -> None:
         entry, index, state = record.entry, record.index, self.state
@@ -409,8 +408,7 @@ class _Walk:
         gap = f"record {index}: {entry['reason']}, source entries {entry['after_n'] + 1} to {entry['next_n'] - 1}"
         if "lost_from" in entry:
             gap += f"; records {entry['lost_from']} to {entry.get('lost_to')} are not in the store any more"
-        self.report.gaps.append(gap)
-        self.report.add(Fault("SOURCE_GAP", gap, index))
+        self.report.add_gap(gap, index)
         self.state.next_n = entry["next_n"]
         self.state.stream_id = (0, 0)
 
