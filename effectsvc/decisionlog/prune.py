@@ -1,9 +1,10 @@
 """Prunes a log: whole segments below a signed checkpoint go, and an anchor stays, so that the rest still verifies.
 
 The anchor says what the tree already says (the frontier at the cut), and what the rest needs: the head's hash, the
-cursor, the keys, the decisions that were still open, and the digest of the file beside it. That file keeps the attempts
-that ended, so that a repeat of what happened is still found. A prune entry of the log holds the anchor's digest, so
-that the next checkpoint covers both. However it is cut off, the log verifies, and the next prune finishes it.
+cursor, the keys, the decisions that were still open, how many gaps the source has before the cut (an outcome behind it
+may have lost its decision in one), and the digest of the file beside it. That file keeps the attempts that ended, so
+that a repeat of what happened is still found. A prune entry of the log holds the anchor's digest, so that the next
+checkpoint covers both. However it is cut off, the log verifies, and the next prune finishes it.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def prune(
                 writer.rotate()
         size, doomed = _doomed(writer, writer.size if before is None else before)
         removed = sum(path.stat().st_size for path in doomed)
-        with _effects_before(layout, size, forget=forget) as (state, effects, since):
+        with _effects_before(layout, size, forget=forget) as (state, effects, since, gaps):
             open_decisions, ended = effects.open_decisions(), _Ended(effects)
             if not forget:
                 ended.count() if dry_run else ended.write(layout, size)
@@ -81,7 +82,7 @@ def prune(
         if dry_run:
             return told
         digest = NOT_KEPT if forget else ended.digest()
-        anchor = anchor_bytes(state, open_decisions, ended=digest, ended_from=since)
+        anchor = anchor_bytes(state, open_decisions, ended=digest, ended_from=since, gaps=gaps)
         facts = {"size": size, "start": report.start, "anchor": hashlib.sha256(anchor).hexdigest()}
         writer.say("prune", {**facts, "by": by, "reason": reason})
         writer.checkpoint()
@@ -111,8 +112,9 @@ def _doomed(writer: LogWriter, before: int) -> tuple[int, list[Path]]:
 
 
 @contextmanager
-def _effects_before(layout: Layout, size: int, *, forget: bool) -> Iterator[tuple[LogState, EffectCheck, int]]:
-    """Where the log stood at a size, what it said of effects until then, and from which record on that is known.
+def _effects_before(layout: Layout, size: int, *, forget: bool) -> Iterator[tuple[LogState, EffectCheck, int, int]]:
+    """Where the log stood at a size, what it said of effects until then, from which record on that is known, and how
+    many gaps the source has until then.
 
     From its records and what an earlier prune kept of others, not from a cache.
     """
@@ -125,18 +127,26 @@ def _effects_before(layout: Layout, size: int, *, forget: bool) -> Iterator[tupl
                 effects.take_ended(rows_of(layout.ended(state.size), anchor["ended"]))
             except (OSError, EndedFault) as fault:
                 raise LogDamaged(f"What the last prune kept cannot be read: {fault}.") from fault
-        _read_to(layout, size, state, effects)
-        yield state, effects, size if forget else since
+        gaps = anchor.get("gaps", 0) if anchor else 0
+        gaps += _read_to(layout, size, state, effects)
+        yield state, effects, size if forget else since, gaps
 
 
-def _read_to(layout: Layout, size: int, state: LogState, effects: EffectCheck) -> None:
+def _read_to(layout: Layout, size: int, state: LogState, effects: EffectCheck) -> int:
+    """Returns how many gaps the source has in what was read, those that nobody tells of too."""
+    gaps = 0
     for _, path in layout.segments():
         for offset, line in lines_of(path):
             if state.size == size:
-                return
+                return gaps
+            expected = state.next_n
             record = state.take_line(line, f"{path.name} at byte {offset}")
-            if not record.is_own:
+            if record.is_own:
+                gaps += record.type == "discontinuity"
+            else:
+                gaps += record.n > expected
                 effects.take(record)
+    return gaps
 
 
 class _Ended:

@@ -13,7 +13,7 @@ from effectsvc.decisionlog.layout import Layout
 from effectsvc.decisionlog.record import FIRST_LINK, Record, RecordFault, dump, entry_hash, read_line, record_hash
 from effectsvc.decisionlog.tree import Frontier
 
-ANCHOR_VERSION: Final = 2
+ANCHOR_VERSION: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +111,13 @@ class LogState:
         self.keys, self.rollbacks = keys, rollbacks
 
 
-def anchor_bytes(state: LogState, open_decisions: list[dict[str, object]], *, ended: str, ended_from: int) -> bytes:
+def anchor_bytes(
+    state: LogState, open_decisions: list[dict[str, object]], *, ended: str, ended_from: int, gaps: int
+) -> bytes:
     """The anchor of a log that is pruned at this state. `ended` is the digest of what is kept of the attempts that
-    ended in the records from `ended_from` on, or `not_kept`.
+    ended in the records from `ended_from` on, or `not_kept`; `gaps` is how many the source has before it.
     """
-    facts = {"ended": ended, "ended_from": ended_from, "open": open_decisions, "v": ANCHOR_VERSION}
+    facts = {"ended": ended, "ended_from": ended_from, "gaps": gaps, "open": open_decisions, "v": ANCHOR_VERSION}
     return dump(state.shown() | facts)
 
 

@@ -315,7 +315,8 @@ def _set(**fields: Any) -> Callable[[Any], None]:
         (_set(v="2"), 1, "PRUNE_ANCHOR_MISMATCH"),
         (_set(v=1), 1, "PRUNE_ANCHOR_MISMATCH"),
         (_set(keys=[["x", 0]]), 1, "PRUNE_ANCHOR_MISMATCH"),
-        (_set(v=3), 4, "UNKNOWN_VERSION"),
+        (_set(v=2), 1, "PRUNE_ANCHOR_MISMATCH"),
+        (_set(v=4), 4, "UNKNOWN_VERSION"),
     ],
 )
 def test_an_anchor_has_its_form_and_one_of_a_later_format_is_not_judged(

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,11 @@ from effectsvc.decisionlog.record import dump
 from effectsvc.decisionlog.verifier.ended import ROW
 from effectsvc.decisionlog.writer import LogWriter
 from tests.decisionlog import stranger
-from tests.decisionlog.log_maker import ORIGIN, START_MS, Stream, flip
+from tests.decisionlog.log_maker import ORIGIN, START_MS, Entry, Stream, flip
 
 FOUND = (5, {"DOUBLE_EFFECT"})
 WHOLE = (0, set[str]())
+INCOMPLETE = (4, {"SOURCE_GAP"})
 
 
 @pytest.fixture
@@ -42,6 +44,25 @@ def log(tmp_path: Path) -> Path:
 def export(log: Path, signer: Signer, stream: Stream, *, segment_records: int = 8) -> None:
     with LogWriter(log, origin=ORIGIN, signers=[signer], segment_records=segment_records) as writer:
         writer.append([entry for entry in stream.entries if entry[0]["n"] >= writer.next_n])
+        writer.checkpoint()
+
+
+def export_around_gaps(log: Path, signer: Signer, stream: Stream, untold: set[int], empty: set[int]) -> None:
+    """The stream's entries; before one that does not follow stands a discontinuity, except before those of `untold`.
+
+    So does one before those of `empty`, which tells of nothing that is missing.
+    """
+    with LogWriter(log, origin=ORIGIN, signers=[signer], segment_records=64) as writer:
+        expected, batch = writer.next_n, list[Entry]()
+        for entry in (each for each in stream.entries if each[0]["n"] >= writer.next_n):
+            n = entry[0]["n"]
+            if n in empty or (n > expected and n not in untold):
+                writer.append(batch)
+                writer.say("discontinuity", {"reason": "source_gap", "after_n": expected - 1, "next_n": n})
+                batch = []
+            batch.append(entry)
+            expected = n + 1
+        writer.append(batch)
         writer.checkpoint()
 
 
@@ -213,16 +234,111 @@ def test_what_was_in_doubt_when_it_was_pruned_is_not_open_past_its_deadline(log:
     assert verify(log).in_doubt == 1
 
 
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(["decide", "committed", "failed", "unknown", "late", "resolved", "prune"]),
-        st.integers(0, 3),
-        st.integers(0, 2),
-        st.booleans(),
-    ),
-    min_size=4,
-    max_size=24,
-)
+# ---- gaps ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lost(log: Path, signer: Signer) -> tuple[Stream, str]:
+    """A log whose source lost entries, and a decision that was among them."""
+    stream = Stream()
+    stream.lives(2)
+    decision = stream.decide("effect-lost")
+    stream.entries.pop()
+    stream.lives(2, start=2)
+    export_around_gaps(log, signer, stream, untold=set(), empty=set())
+    assert judged(log) == INCOMPLETE
+    return stream, decision
+
+
+@pytest.mark.parametrize("forget", [False, True])
+@pytest.mark.parametrize("prunes", [1, 2])
+def test_a_gap_that_was_pruned_excuses_what_it_excused_before(
+    log: Path, signer: Signer, lost: tuple[Stream, str], prunes: int, forget: bool
+) -> None:
+    """And it is told as before, however often the log was pruned since."""
+    stream, decision = lost
+    for number in range(prunes):
+        pruned(log, signer, forget=forget)
+        assert judged(log) == INCOMPLETE
+        assert anchor_of(log)["gaps"] == 1
+        stream.lives(3, start=4 + 3 * number)
+        export(log, signer, stream)
+    stream.close("effect-lost", decision)
+    export(log, signer, stream)
+    assert judged(log) == INCOMPLETE
+    told = str(verify(log))
+    assert "is an outcome whose decision is not in the log; it may be in a gap before it" in told
+    assert f"gap: before record {verify(log).start}, in records that are pruned, the source has 1 gap" in told
+
+
+def test_gaps_add_up_over_prunes_and_untold_ones_count(log: Path, signer: Signer, lost: tuple[Stream, str]) -> None:
+    stream, _ = lost
+    pruned(log, signer)
+    stream.n += 2
+    stream.lives(1, start=4)
+    export_around_gaps(log, signer, stream, untold={stream.n - 2}, empty={stream.n})
+    pruned(log, signer)
+    assert (anchor_of(log)["gaps"], anchor_of(log)["v"]) == (3, 3)
+    assert judged(log) == INCOMPLETE
+    assert "in records that are pruned, the source has 3 gaps" in str(verify(log))
+
+
+def test_without_a_gap_an_outcome_without_its_decision_is_an_orphan_also_after_a_prune(
+    log: Path, signer: Signer
+) -> None:
+    stream = Stream()
+    stream.lives(2)
+    export(log, signer, stream)
+    pruned(log, signer)
+    assert anchor_of(log)["gaps"] == 0
+    stream.close("effect-lost", Stream().decide("effect-lost"))
+    export(log, signer, stream)
+    assert judged(log) == (5, {"ORPHAN_OUTCOME"})
+
+
+@pytest.mark.parametrize(("had", "said"), [(True, 0), (True, 2), (False, 1)])
+def test_a_changed_count_of_gaps_is_seen_as_any_other_change_of_an_anchor(
+    log: Path, signer: Signer, had: bool, said: int
+) -> None:
+    """It would excuse an orphan, or accuse an honest log."""
+    stream = Stream()
+    stream.lives(2)
+    stream.n += int(had)
+    stream.lives(2, start=2)
+    export_around_gaps(log, signer, stream, untold=set(), empty=set())
+    pruned(log, signer)
+    Layout(log).anchor(Layout(log).start()).write_bytes(dump(anchor_of(log) | {"gaps": said}))
+    code, codes = judged(log)
+    assert (code, codes - {"SOURCE_GAP"}) == (1, {"PRUNE_ANCHOR_MISMATCH"})
+
+
+@pytest.mark.parametrize("count", [True, -1, "1", None, [1], "absent"])
+def test_a_count_of_gaps_that_is_none_is_refused_also_where_the_anchor_is_named(
+    cut_log: Path, signer: Signer, count: Any
+) -> None:
+    anchor = anchor_of(cut_log) | {"gaps": count}
+    if count == "absent":
+        del anchor["gaps"]
+    named_by_the_log(cut_log, signer, dump(anchor))
+    assert judged(cut_log) == (1, {"PRUNE_ANCHOR_MISMATCH"})
+
+
+def steps_of(*kinds: str, at_least: int, at_most: int) -> st.SearchStrategy[list[Any]]:
+    step = st.tuples(st.sampled_from(kinds), st.integers(0, 3), st.integers(0, 2), st.booleans())
+    return st.lists(step, min_size=at_least, max_size=at_most)
+
+
+ACTS = ("decide", "committed", "failed", "unknown", "late", "resolved")
+GAPS = ("lost", "untold", "empty")
+STEPS = steps_of(*ACTS, *GAPS, "prune", at_least=4, at_most=24)
+GAPPED = st.tuples(
+    steps_of(*ACTS, at_least=0, at_most=8),
+    steps_of(*GAPS, at_least=1, at_most=2),
+    steps_of("decide", at_least=1, at_most=1),
+    steps_of("prune", at_least=1, at_most=1),
+    steps_of(*ACTS, "prune", at_least=1, at_most=12),
+).map(lambda parts: [step for part in parts for step in part])
+"""A gap, and behind it something to be seen by, before a cut."""
 
 
 def one_step(stream: Stream, decisions: dict[str, list[str]], what: str, which: int, other: int, flag: bool) -> None:
@@ -239,23 +355,50 @@ def one_step(stream: Stream, decisions: dict[str, list[str]], what: str, which: 
         stream.close(effect, of[-1 if flag else other % len(of)], to=what, ref=f"ref-{other}")
 
 
+def one_gap(
+    stream: Stream,
+    decisions: dict[str, list[str]],
+    gaps: tuple[set[int], set[int]],
+    what: str,
+    which: int,
+    other: int,
+    flag: bool,
+) -> None:
+    """A decision that is lost, as the exporter tells or as nobody tells; or the exporter tells of nothing."""
+    untold, empty = gaps
+    if what == "empty":
+        empty.add(stream.n + 1)
+        return
+    one_step(stream, decisions, "decide", which, other, flag)
+    stream.entries.pop()
+    if what == "untold":
+        untold.add(stream.n + 1)
+
+
+def codes_of(log: Path) -> Counter[str]:
+    """How often each fault is told, the gaps once: those that are pruned are told as one."""
+    found = Counter(fault.code for fault in verify(log).faults)
+    return found & Counter({**found, "SOURCE_GAP": 1})
+
+
 def is_judged_as_the_whole_one(directory: Path, steps: list[Any]) -> None:
     log, whole, stream, decisions = directory / "log", directory / "whole", Stream(), dict[str, list[str]]()
-    signer = new_signer("example.org/acme/pay")
+    signer, gaps = new_signer("example.org/acme/pay"), (set[int](), set[int]())
     try:
         for step in steps:
-            if step[0] != "prune":
+            if step[0] in ("lost", "untold", "empty"):
+                one_gap(stream, decisions, gaps, *step)
+            elif step[0] != "prune":
                 one_step(stream, decisions, *step)
-                continue
-            export(log, signer, stream, segment_records=64)
-            export(whole, signer, stream, segment_records=64)
-            if verify(log).faults:
-                break
-            pruned(log, signer)
-        export(log, signer, stream, segment_records=64)
-        export(whole, signer, stream, segment_records=64)
-        said, wanted = (sorted(fault.code for fault in verify(each).faults) for each in (log, whole))
-        assert said == wanted
+            else:
+                export_around_gaps(log, signer, stream, *gaps)
+                export_around_gaps(whole, signer, stream, *gaps)
+                if codes_of(log).keys() - {"SOURCE_GAP"}:
+                    break
+                pruned(log, signer)
+        export_around_gaps(log, signer, stream, *gaps)
+        export_around_gaps(whole, signer, stream, *gaps)
+        assert codes_of(log) == codes_of(whole)
         assert judged(log)[0] == judged(whole)[0]
     finally:
         shutil.rmtree(log, ignore_errors=True)
@@ -269,12 +412,19 @@ def test_a_pruned_log_is_judged_as_the_whole_one(tmp_path: Path, steps: list[Any
     is_judged_as_the_whole_one(tmp_path, steps)
 
 
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=GAPPED)
+def test_a_log_that_was_pruned_past_a_gap_is_judged_as_the_whole_one(tmp_path: Path, steps: list[Any]) -> None:
+    """Whatever was lost in it, and whatever is said of that later."""
+    is_judged_as_the_whole_one(tmp_path, steps)
+
+
 @pytest.mark.storm
 @pytest.mark.timeout(3_600)
 @settings(
     max_examples=1_000, deadline=None, derandomize=False, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(steps=STEPS)
+@given(steps=STEPS | GAPPED)
 def test_many_pruned_logs_are_judged_as_the_whole_ones(tmp_path: Path, steps: list[Any]) -> None:
     is_judged_as_the_whole_one(tmp_path, steps)
 
@@ -367,9 +517,26 @@ def test_rows_that_no_log_determines_are_refused_also_where_the_anchor_names_the
     assert judged(cut_log) == (1, {"PRUNE_ENDED_MISMATCH"})
 
 
+def test_an_anchor_of_the_second_version_knows_of_no_gap(log: Path, signer: Signer, lost: tuple[Stream, str]) -> None:
+    """What an older prune left still verifies as it did; a later one counts from there."""
+    stream, decision = lost
+    pruned(log, signer)
+    anchor = anchor_of(log) | {"v": 2}
+    del anchor["gaps"]
+    named_by_the_log(log, signer, dump(anchor))
+    assert judged(log) == WHOLE
+    stream.lives(2, start=4)
+    export(log, signer, stream)
+    pruned(log, signer)
+    assert (anchor_of(log)["gaps"], anchor_of(log)["v"]) == (0, 3)
+    stream.close("effect-lost", decision)
+    export(log, signer, stream)
+    assert judged(log) == (5, {"ORPHAN_OUTCOME"})
+
+
 def test_an_anchor_of_the_first_version_kept_nothing_and_says_so(cut_log: Path, signer: Signer) -> None:
     anchor = anchor_of(cut_log) | {"v": 1}
-    del anchor["ended"], anchor["ended_from"]
+    del anchor["ended"], anchor["ended_from"], anchor["gaps"]
     named_by_the_log(cut_log, signer, dump(anchor))
     assert judged(cut_log) == WHOLE
     assert "not checked: a repeat of an effect that happened before record 13" in str(verify(cut_log))

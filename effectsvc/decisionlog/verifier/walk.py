@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
+from effectsvc.core.canonical import MAX_INTEGER
 from effectsvc.decisionlog.record import MAX_LINE, Record, RecordFault, dump, read_line, record_hash
 from effectsvc.decisionlog.verifier.effects import EffectCheck
 from effectsvc.decisionlog.verifier.ended import NOT_KEPT, EndedFault, name_of, rows_of
@@ -43,8 +44,11 @@ _ANCHOR_FIELDS: Final = {
     2: (
         "cursor", "ended", "ended_from", "frontier", "head", "keys", "open", "origin", "rollbacks", "size", "v",
     ),
+    3: (
+        "cursor", "ended", "ended_from", "frontier", "gaps", "head", "keys", "open", "origin", "rollbacks", "size", "v",
+    ),
 }  # fmt: skip
-"""By its version; the first kept nothing of what ended."""
+"""By its version; the first kept nothing of what ended, and no gap was kept before the third."""
 _OPEN_TYPES: Final = (str, int, str, int, str, bool, bool)
 """Of decision, due, effect, i, intent, rerun_safe and unknown."""
 
@@ -231,13 +235,19 @@ class _Walk:
             self.effects = EffectCheck(open_before=anchor["open"])
             assert len(state.peaks) == size.bit_count()
             ended, since = str(anchor.get("ended", NOT_KEPT)), anchor.get("ended_from", size)
+            gaps = anchor.get("gaps", 0)
             assert bytes.fromhex(state.head)
-            assert type(state.next_n) is type(since) is int
+            assert type(state.next_n) is type(since) is type(gaps) is int
+            assert 0 <= gaps <= MAX_INTEGER
         except (ValueError, TypeError, KeyError, AssertionError, AttributeError, struct.error):
             self._fail("PRUNE_ANCHOR_MISMATCH", f"{file} is no anchor of this format", file=file)
         state.size = self.report.start = size
         self.used_anchor = size
         self._pass_size()
+        if gaps:
+            counted = "1 gap" if gaps == 1 else f"{gaps} gaps"
+            said = f"before record {size}, in records that are pruned, the source has {counted}"
+            self.report.add_gap(said, size, file=file)
         self._take_ended(f"prune/{name_of(size)}", ended, since)
 
     def _take_ended(self, file: str, digest: str, since: int) -> None:
