@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from effectsvc.cli.output import AsJson, DryRun, Exit, Reason, Yes, actor, confirm, emit, fail
 
+if TYPE_CHECKING:
+    from effectsvc.decisionlog.keys import Signer
+
 keys_app = typer.Typer(help="Make, show and change the keys of a log.", no_args_is_help=True)
 
 
+HmacEnv = Annotated[str | None, typer.Option(help="The variable that holds the secret of HMAC lines.")]
+
 _NO_PUBLIC_SIDE = "none: whoever verifies needs the file itself"
 """Of a secret."""
+
+
+def secrets_of(variable: str | None) -> list[Signer]:
+    """The secret of HMAC lines, where a variable is named that holds it. Raises KeyFault where it holds none."""
+    from effectsvc.decisionlog.keys import check_secrets, load_signer
+
+    secrets = [] if variable is None else [load_signer(variable=variable)]
+    check_secrets(secrets)
+    return secrets
 
 
 @keys_app.command("gen")
@@ -63,6 +77,7 @@ def roll_command(
     old: Annotated[Path, typer.Option("--old", help="The file of the log's key.")],
     new: Annotated[Path, typer.Option("--new", help="The file of the key that signs from now on.")],
     reason: Reason,
+    hmac_env: HmacEnv = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -78,7 +93,7 @@ def roll_command(
     from effectsvc.decisionlog.roll import Standing, roll, standing
 
     check_is_log(log)
-    signers, origin = (load_signer(old), load_signer(new)), origin_of(log)
+    signers, secrets, origin = (load_signer(old), load_signer(new)), secrets_of(hmac_env), origin_of(log)
     record = {"key": str(signers[1].vkey)}
     if standing(log, origin=origin, old=signers[0], new=signers[1]) is Standing.ROLLED:
         emit({**record, "answer": "already_rolled"}, as_json=as_json, text="already_rolled")
@@ -88,6 +103,6 @@ def roll_command(
         emit({**record, "answer": "would_roll"}, as_json=as_json, text=what)
         return
     confirm(what, yes=yes)
-    seen = roll(log, origin=origin, old=signers[0], new=signers[1], by=actor()["actor"], reason=reason)
+    seen = roll(log, origin=origin, old=signers[0], new=signers[1], by=actor()["actor"], reason=reason, secrets=secrets)
     text = f"rolled at size {seen.size}; give the exporter {new}, and destroy {old}."
     emit({**record, "size": seen.size, "answer": "rolled"}, as_json=as_json, text=text)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from effectsvc.cli.log_keys import keys_app
+from effectsvc.cli.log_keys import HmacEnv, keys_app, secrets_of
 from effectsvc.cli.log_steps import after_verifying, recovering
 from effectsvc.cli.output import AsJson, DryRun, Exit, Reason, Yes, actor, confirm, emit, fail
 from effectsvc.cli.steps import recorded, step, tell
@@ -54,7 +54,7 @@ def verify_command(
     key: Key = None,
     witness: Annotated[list[str] | None, typer.Option(help="A cosigner's public key, or its file; repeatable.")] = None,
     witnesses_needed: Annotated[int | None, typer.Option(min=0, help="So many of them must have cosigned.")] = None,
-    hmac_env: Annotated[str | None, typer.Option(help="The variable that holds the secret of HMAC lines.")] = None,
+    hmac_env: HmacEnv = None,
     pin: Annotated[
         Path | None, typer.Option(help="What an earlier verification saw; moved forward on success.")
     ] = None,
@@ -374,6 +374,7 @@ def checkpoint(
     sign: Annotated[bool, typer.Option(help="Sign what is there now; needs the key, and no running exporter.")] = False,
     key_file: KeyFile = None,
     key_env: KeyEnv = None,
+    hmac_env: HmacEnv = None,
 ) -> None:
     """Print a signed checkpoint with its cosignatures: what to keep elsewhere.
 
@@ -386,7 +387,8 @@ def checkpoint(
 
     with _readable(log):
         if sign:
-            with LogWriter(log, origin=origin_of(log), signers=[_signer(key_file, key_env)]) as writer:
+            signers = [_signer(key_file, key_env), *secrets_of(hmac_env)]
+            with LogWriter(log, origin=origin_of(log), signers=signers) as writer:
                 writer.checkpoint()
         typer.echo(newest_note(log, size), nl=False)
 
@@ -430,6 +432,7 @@ def prune_command(
     ] = False,
     key_file: KeyFile = None,
     key_env: KeyEnv = None,
+    hmac_env: HmacEnv = None,
     key: Key = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -450,7 +453,7 @@ def prune_command(
     if (before is None) != through_head:
         fail("give --before INDEX, or --through-head.", Exit.USAGE)
     check_is_log(log)
-    signers, who = [_signer(key_file, key_env)], actor()["actor"]
+    signers, who = [_signer(key_file, key_env), *secrets_of(hmac_env)], actor()["actor"]
 
     def run(*, dry: bool) -> Pruned:
         try:
@@ -490,6 +493,7 @@ def recover_command(
     reason: Reason,
     key_file: KeyFile = None,
     key_env: KeyEnv = None,
+    hmac_env: HmacEnv = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -525,7 +529,7 @@ def recover_command(
             tell(steps, as_json=as_json)
             return
         confirm(text, yes=yes)
-        signers = [_signer(key_file, key_env)]
+        signers = [_signer(key_file, key_env), *secrets_of(hmac_env)]
         mend(log, store, operator.commands, signers=signers, by=actor()["actor"], reason=reason)
     steps = [step("log", "verify", str(log), when="the exporter is started again")]
     record: dict[str, Any] = {**asdict(seen), "answer": "mended", "next": recorded(steps)}

@@ -15,6 +15,7 @@ import hmac
 import os
 import re
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Final
@@ -147,6 +148,16 @@ def load_signer(path: Path | None = None, *, variable: str | None = None) -> Sig
     if mode & 0o077:
         raise KeyFault(f"The key file {path} is open to others.", next_step=f"chmod 600 {path}")
     return read_signer(text)
+
+
+def check_secrets(signers: Iterable[Signer]) -> None:
+    """Raises KeyFault for one that is no secret of HMAC lines."""
+    for signer in signers:
+        if signer.kind != HMAC:
+            raise KeyFault(
+                f"The key {signer.name} is no secret of HMAC lines.",
+                next_step="`effectsvc log keys gen --secret` makes one.",
+            )
 
 
 def save_signer(signer: Signer, path: Path) -> None:

@@ -5,12 +5,13 @@ The old key vouches for the new one and can then be destroyed: whoever steals th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum, auto
 from pathlib import Path
 
 from effectsvc.decisionlog.checkpoint import Checkpoint
 from effectsvc.decisionlog.errors import DecisionLogError
-from effectsvc.decisionlog.keys import ED25519, Signer
+from effectsvc.decisionlog.keys import ED25519, Signer, check_secrets
 from effectsvc.decisionlog.writer import LogWriter
 
 
@@ -38,17 +39,21 @@ def standing(log: Path, *, origin: str, old: Signer, new: Signer) -> Standing:
         return Standing.OPEN
 
 
-def roll(log: Path, *, origin: str, old: Signer, new: Signer, by: str, reason: str) -> Checkpoint:
-    """Appends the keyroll and signs it with both keys. One that was cut off between the two is finished.
+def roll(
+    log: Path, *, origin: str, old: Signer, new: Signer, by: str, reason: str, secrets: Sequence[Signer] = ()
+) -> Checkpoint:
+    """Appends the keyroll and signs it with both keys, and with the secrets of HMAC lines, if any.
 
-    Raises LogHeld while an exporter has the log, DecisionLogError for keys that are not the log's or no Ed25519 keys.
+    One that was cut off between the two is finished. Raises LogHeld while an exporter has the log, DecisionLogError for
+    keys that are not the log's or no Ed25519 keys, KeyFault for secrets that are none.
     """
     _check_kinds(old, new)
+    check_secrets(secrets)
     with LogWriter(log, origin=origin, signers=[old], rolling=True) as writer:
         if not _is_begun(writer, new):
             _check_is_key(writer, old)
             writer.say("keyroll", {"key": str(new.vkey), "old_key": str(old.vkey), "by": by, "reason": reason})
-        return writer.checkpoint(signers=[old, new])
+        return writer.checkpoint(signers=[old, new, *secrets])
 
 
 def _check_kinds(old: Signer, new: Signer) -> None:

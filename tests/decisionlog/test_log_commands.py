@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from effectsvc.decisionlog import verify
-from effectsvc.decisionlog.keys import Signer, load_signer, save_signer
+from effectsvc.decisionlog.keys import HMAC, Signer, load_signer, new_signer, save_signer
 from effectsvc.decisionlog.layout import Layout
 from effectsvc.decisionlog.writer import LogWriter
 from tests import command_line
@@ -250,6 +250,28 @@ def test_a_log_is_pruned_and_its_key_rolled_by_command(tmp_path: Path, signer: S
     assert "rolled at size" in run(*words).output
     assert "pay-2" in run("log", "checkpoint", log, "--sign", "--key-file", tmp_path / "new").output
     assert int(verify(log, key=str(signer.vkey)).verdict) == stranger.verify(log, str(signer.vkey)) == 0
+
+
+def test_commands_that_sign_checkpoints_give_them_the_secret_s_line(
+    tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the exporter does with the same option: a roll, a prune, and a checkpoint by hand."""
+    stream, log, key, secret = Stream(), tmp_path / "log", tmp_path / "key", new_signer("example.org/mac", kind=HMAC)
+    stream.lives(20)
+    write(log, signer, stream, segment_records=16)
+    save_signer(signer, key)
+    run("log", "keys", "gen", tmp_path / "new", "--name", "example.org/acme/pay-2")
+    monkeypatch.setenv("THE_SECRET", secret.secret_text())
+    monkeypatch.setenv("NO_SECRET", signer.secret_text())
+    roll = ("keys", "roll", log, "--old", key, "--new", tmp_path / "new", "--reason", "a year", "--yes")
+    prune = ("prune", log, "--before", 40, "--key-file", tmp_path / "new", "--reason", "retention", "--yes")
+    stamp = ("checkpoint", log, "--sign", "--key-file", tmp_path / "new")
+    for words in (roll, prune, stamp):
+        assert "no secret of HMAC lines" in run("log", *words, "--hmac-env", "NO_SECRET", code=1).output
+        assert "holds no key" in run("log", *words, "--hmac-env", "NOT_SET", code=1).output
+        run("log", *words, "--hmac-env", "THE_SECRET")
+        report = verify(log, secret=secret.secret_text())
+        assert (int(report.verdict), report.uncovered) == (0, 0), words
 
 
 def test_commands_that_look_after_a_log_print_records_too(tmp_path: Path, signer: Signer) -> None:

@@ -14,7 +14,7 @@ import pytest
 from effectsvc.core.decision import note_entry
 from effectsvc.decisionlog import verify
 from effectsvc.decisionlog.checkpoint import Checkpoint, sign
-from effectsvc.decisionlog.keys import COSIGNATURE, HMAC, Signer, Vkey, new_signer
+from effectsvc.decisionlog.keys import COSIGNATURE, HMAC, KeyFault, Signer, Vkey, new_signer
 from effectsvc.decisionlog.layout import Layout
 from effectsvc.decisionlog.prune import prune
 from effectsvc.decisionlog.record import dump, record_hash
@@ -278,6 +278,37 @@ def test_a_secret_covers_what_it_signed_and_no_more(guarded: tuple[Path, Signer,
     assert with_secret(log, secret, key=str(key.vkey)) == (0, set(), 31)
     put_lines(log, read_lines(log)[:-1])
     assert with_secret(log, secret)[:2] == (3, {"TRUNCATED"})
+
+
+def test_a_roll_of_the_key_is_signed_by_the_secret_too(guarded: tuple[Path, Signer, Signer]) -> None:
+    """Its note is a checkpoint as others are: the secret covers the roll's record, with and without a key beside it."""
+    log, key, secret = guarded
+    new = new_signer("example.org/acme/pay-2")
+    assert roll(log, origin=ORIGIN, old=key, new=new, by="test", reason="a year", secrets=[secret]).size == 26
+    assert with_secret(log, secret) == (0, set(), 26)
+    assert with_secret(log, secret, key=str(key.vkey)) == (0, set(), 26)
+    assert judged(log, str(new.vkey)) == (0, set())
+    lines = Layout(log).note(26).read_text().split("\n\n")[1].splitlines()
+    assert [line.split(" ")[1] for line in lines] == [*[key.name] * 2, *[new.name] * 2, secret.name]
+
+
+def test_a_roll_that_was_cut_off_is_finished_with_the_secret_too(guarded: tuple[Path, Signer, Signer]) -> None:
+    log, key, secret = guarded
+    new = new_signer("example.org/acme/pay-2")
+    with LogWriter(log, origin=ORIGIN, signers=[key, secret], rolling=True) as writer:
+        writer.say("keyroll", {"key": str(new.vkey), "old_key": str(key.vkey), "by": "x", "reason": "x"})
+    roll(log, origin=ORIGIN, old=key, new=new, by="test", reason="again", secrets=[secret])
+    assert with_secret(log, secret) == (0, set(), 26)
+
+
+def test_a_key_is_no_secret_of_a_roll(guarded: tuple[Path, Signer, Signer]) -> None:
+    """Nothing is rolled: a third key would have signed for both."""
+    log, key, _ = guarded
+    new, other = new_signer("example.org/acme/pay-2"), new_signer("example.org/other")
+    with pytest.raises(KeyFault, match="no secret of HMAC lines"):
+        roll(log, origin=ORIGIN, old=key, new=new, by="test", reason="a year", secrets=[other])
+    assert judged(log, str(key.vkey)) == (0, set())
+    assert len(read_lines(log)) == 25
 
 
 def test_a_secret_and_a_public_key_are_not_taken_for_each_other(guarded: tuple[Path, Signer, Signer]) -> None:
