@@ -88,11 +88,11 @@ def roll_command(
 
     Example: effectsvc log keys roll log --old log.key --new next.key --reason "once a year"
     """
-    from effectsvc.cli.logs import check_is_log, origin_of
+    from effectsvc.cli.logs import check_has_records, origin_of
     from effectsvc.decisionlog.keys import load_signer
     from effectsvc.decisionlog.roll import Standing, roll, standing
 
-    check_is_log(log)
+    check_has_records(log)
     signers, secrets, origin = (load_signer(old), load_signer(new)), secrets_of(hmac_env), origin_of(log)
     record = {"key": str(signers[1].vkey)}
     if standing(log, origin=origin, old=signers[0], new=signers[1]) is Standing.ROLLED:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -230,10 +230,10 @@ def _print(records: Iterable[Record], *, as_json: bool) -> int:
 
 @contextmanager
 def _readable(log: Path) -> Iterator[None]:
-    """Tells a line that is none, and a directory that is none."""
+    """Tells a line that is none, and a directory without records."""
     from effectsvc.decisionlog.record import RecordFault
 
-    check_is_log(log)
+    check_has_records(log)
     try:
         yield
     except RecordFault as fault:
@@ -241,9 +241,34 @@ def _readable(log: Path) -> Iterator[None]:
 
 
 def check_is_log(log: Path) -> None:
-    """Ends the command with 6 where there is none."""
-    if not (log / "seg").is_dir():
-        fail(f"there is no decision log in {log}.", Exit.NOT_FOUND)
+    """Ends the command with 6 where there is none, not even what is left of one."""
+    from effectsvc.decisionlog.layout import Layout
+
+    layout = Layout(log)
+    if not (layout.segments() or layout.notes() or layout.anchors()):
+        fail(
+            f"there is no decision log in {log}: no segment in {layout.segments_dir}. Name the directory that "
+            "`effectsvc export --log` writes.",
+            Exit.NOT_FOUND,
+        )
+
+
+def check_has_records(log: Path) -> None:
+    """Ends the command with 6 where there is no log, with 5 where there are checkpoints of one and no segments."""
+    from effectsvc.decisionlog.layout import Layout
+
+    check_is_log(log)
+    layout = Layout(log)
+    if not layout.segments():
+        fail(
+            f"the records of the log in {log} are gone: there are checkpoints, and no segment in "
+            f"{layout.segments_dir}. Bring the files back from a copy, and see `effectsvc log verify {log}`.",
+            Exit.UNVERIFIED,
+        )
+
+
+def _fail_without_record(log: Path) -> NoReturn:
+    fail(f"there is no record in {log} yet: the exporter writes the first when it starts.", Exit.NOT_FOUND)
 
 
 @log_app.command("export")
@@ -258,11 +283,17 @@ def export_command(
 
     Example: effectsvc log export log --format jsonl --out records.jsonl
     """
+    from itertools import chain
+
     from effectsvc.decisionlog.airlock import airlock_lines
     from effectsvc.decisionlog.reading import records_from
 
     with _readable(log):
         records = records_from(log)
+        first = next(records, None)
+        if first is None:
+            _fail_without_record(log)
+        records = chain([first], records)
         lines = airlock_lines(records) if form is Format.airlock else (record.line for record in records)
         if out is None:
             for line in lines:
@@ -385,12 +416,13 @@ def checkpoint(
     from effectsvc.decisionlog.proofs import newest_note
     from effectsvc.decisionlog.writer import LogWriter
 
-    with _readable(log):
-        if sign:
+    check_is_log(log)
+    if sign:
+        with _readable(log):
             signers = [_signer(key_file, key_env), *secrets_of(hmac_env)]
             with LogWriter(log, origin=origin_of(log), signers=signers) as writer:
                 writer.checkpoint()
-        typer.echo(newest_note(log, size), nl=False)
+    typer.echo(newest_note(log, size), nl=False)
 
 
 @log_app.command("cosign")
@@ -412,7 +444,7 @@ def cosign_command(
 
     from effectsvc.decisionlog.cosign import cosign
 
-    check_is_log(log)
+    check_has_records(log)
     signer = _signer(key_file, key_env)
     with _answerable():
         seen, line = cosign(log, signer=signer, pin=pin, key=_key_text(key), time_s=int(time.time()))
@@ -452,7 +484,7 @@ def prune_command(
 
     if (before is None) != through_head:
         fail("give --before INDEX, or --through-head.", Exit.USAGE)
-    check_is_log(log)
+    check_has_records(log)
     signers, who = [_signer(key_file, key_env), *secrets_of(hmac_env)], actor()["actor"]
 
     def run(*, dry: bool) -> Pruned:
@@ -560,5 +592,5 @@ def origin_of(log: Path) -> str:
     with _readable(log):
         genesis = next(iter(records_from(log)), None)
     if genesis is None:
-        fail(f"the log {log} is empty.", Exit.NOT_FOUND)
+        _fail_without_record(log)
     return str(genesis.entry["origin"])

@@ -268,13 +268,20 @@ def _end(record: dict[str, Any], steps: list[Step], *, as_json: bool) -> None:
 def lost_attempts(log: Path | None, key: str | None) -> list[LostAttempt]:
     """The attempts that the log knows and the store lost, in every rollback that it tells; none without a log.
 
-    Ends the command for a log that was changed or cut: what it says is no evidence.
+    Ends the command for a log that was changed or cut: what it says is no evidence. And where there is none: what was
+    lost would go untold.
     """
     from effectsvc.decisionlog import DecisionLogError
+    from effectsvc.decisionlog.layout import Layout
     from effectsvc.decisionlog.recovery import rollbacks
 
     if log is None:
         return []
+    if not (layout := Layout(log)).segments():
+        fail(
+            f"there is no decision log in {log}: no segment in {layout.segments_dir}. Nothing is told to the store.",
+            Exit.REFUSED,
+        )
     try:
         return [attempt for rollback in rollbacks(log, key=key) for attempt in rollback.attempts]
     except DecisionLogError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from effectsvc.decisionlog.layout import Layout
 from tests.acceptance import operator_tools
 from tests.acceptance.deployment import PROJECT
 from tests.command_line import Ran, run
-from tests.decisionlog.log_maker import flip, make_log
+from tests.decisionlog.log_maker import ORIGIN, flip, make_log
 
 NOWHERE = "redis://127.0.0.1:1/0"
 WORKER, EXPORT = "worker", "export"
@@ -119,29 +120,91 @@ def log(tmp_path: Path) -> tuple[Path, Signer]:
     return tmp_path / "log", signer
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("show",),
-        ("find",),
-        ("follow", "--from", "0"),
-        ("export", "--format", "jsonl"),
-        ("prove", "3"),
-        ("bundle", "01M7Q5CQG0287RKGM49KP3NJ7G"),
-        ("checkpoint",),
-        ("cosign", "--pin", "pin", "--key-file", "key"),
-        ("prune", "--through-head", "--key-file", "key", "--reason", "r", "--yes"),
-        ("keys", "roll", "--old", "key", "--new", "key", "--reason", "r", "--yes"),
-    ],
-    ids=lambda words: " ".join(words[:2]),
-)
+ABOUT_A_LOG = [
+    ("show",),
+    ("find",),
+    ("follow", "--from", "0"),
+    ("export", "--format", "jsonl"),
+    ("export", "--format", "airlock"),
+    ("export", "--format", "jsonl", "--out", "copy"),
+    ("prove", "3"),
+    ("bundle", "01M7Q5CQG0287RKGM49KP3NJ7G"),
+    ("checkpoint", "--sign", "--key-file", "key"),
+    ("cosign", "--pin", "pin", "--key-file", "key"),
+    ("prune", "--through-head", "--key-file", "key", "--reason", "r", "--yes"),
+    ("keys", "roll", "--old", "key", "--new", "key", "--reason", "r", "--yes"),
+]
+
+
+def about(log: str, words: tuple[str, ...]) -> Ran:
+    at = 2 if words[0] == "keys" else 1
+    return run("log", *words[:at], log, *words[at:])
+
+
+@pytest.mark.parametrize("words", [*ABOUT_A_LOG, ("checkpoint",)], ids=" ".join)
+@pytest.mark.parametrize("made", ["", "other", "other/seg"], ids=["missing", "empty", "no-segment"])
 def test_a_log_that_is_not_there_is_exit_6(
-    words: tuple[str, ...], log: tuple[Path, Signer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    words: tuple[str, ...], made: str, log: tuple[Path, Signer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    at = 2 if words[0] == "keys" else 1
-    ran = run("log", *words[:at], "other", *words[at:])
-    assert (ran.exit_code, ran.output) == (6, "effectsvc: there is no decision log in other.\n")
+    (tmp_path / made).mkdir(parents=True, exist_ok=True)
+    ran = about("other", words)
+    said = (
+        "effectsvc: there is no decision log in other: no segment in other/seg. Name the directory that "
+        "`effectsvc export --log` writes.\n"
+    )
+    assert (ran.exit_code, ran.stdout, ran.stderr) == (6, "", said)
+    assert not Path("copy").exists()
+
+
+def test_where_no_log_is_there_is_nothing_whole_to_recover(
+    cell: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What is left of one is looked at."""
+    monkeypatch.chdir(tmp_path)
+    Path("other/seg").mkdir(parents=True)
+    recover = ("log", "recover", "other", "--reason", "r", "--yes")
+    none = run(*recover, environment=cell)
+    assert (none.exit_code, none.stdout) == (6, "")
+    assert "there is no decision log in other" in none.stderr
+    make_log(tmp_path / "other", lives=8)
+    shutil.rmtree("other/seg")
+    left = run(*recover, environment=cell)
+    assert (left.exit_code, left.stdout) == (5, "")
+    assert "Nothing of the log other is whole" in left.stderr
+
+
+@pytest.mark.parametrize("words", ABOUT_A_LOG, ids=" ".join)
+def test_a_log_whose_records_are_gone_is_exit_5(
+    words: tuple[str, ...], log: tuple[Path, Signer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its checkpoints say that there were some, and can still be printed."""
+    monkeypatch.chdir(tmp_path)
+    shutil.rmtree("log/seg")
+    ran = about("log", words)
+    said = (
+        "effectsvc: the records of the log in log are gone: there are checkpoints, and no segment in log/seg. Bring "
+        "the files back from a copy, and see `effectsvc log verify log`.\n"
+    )
+    assert (ran.exit_code, ran.stdout, ran.stderr) == (5, "", said)
+    assert not Path("copy").exists()
+    assert run("log", "checkpoint", "log").stdout.startswith(ORIGIN)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "airlock"])
+def test_a_log_without_a_record_is_exported_as_nothing_and_says_so(
+    form: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its exporter was stopped before the first was whole. What has records and no decision is an empty chain."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "log" / "seg").mkdir(parents=True)
+    (tmp_path / "log" / "seg" / f"{0:020}.jsonl").write_bytes(b'{"e":{')
+    ran = run("log", "export", "log", "--format", form, "--out", "copy")
+    said = "effectsvc: there is no record in log yet: the exporter writes the first when it starts.\n"
+    assert (ran.exit_code, ran.stderr, Path("copy").exists()) == (6, said, False)
+    make_log(tmp_path / "other", lives=0)
+    assert run("log", "export", "other", "--format", "airlock", "--out", "copy").exit_code == 0
+    assert Path("copy").read_bytes() == b""
 
 
 def test_what_was_changed_is_exit_5(log: tuple[Path, Signer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

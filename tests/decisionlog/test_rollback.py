@@ -192,7 +192,7 @@ def test_what_was_begun_and_lost_is_adopted_as_unknown(feeder: Feeder, exporting
     assert (fields["state"], fields["token"], fields["reason"]) == ("unknown", token, "store_lost")
 
 
-def test_cell_recover_takes_back_what_the_log_knows_and_refuses_a_changed_log(
+def test_cell_recover_takes_back_what_the_log_knows_and_refuses_a_changed_log_and_none(
     feeder: Feeder, exporting: Opened, tmp_path: Path
 ) -> None:
     """What was begun and lost is unknown again, and the freeze ends; a log that was changed changes nothing."""
@@ -221,6 +221,10 @@ def test_cell_recover_takes_back_what_the_log_knows_and_refuses_a_changed_log(
     put_lines(changed, lines)
     refused = command_line.run(*words, changed, environment=environment)
     assert refused.exit_code == 4
+    assert is_frozen(feeder)
+    (tmp_path / "none" / "seg").mkdir(parents=True)
+    none = command_line.run(*words, tmp_path / "none", environment=environment)
+    assert (none.exit_code, "there is no decision log in" in none.stderr) == (4, True)
     assert is_frozen(feeder)
     done = command_line.run(*words, tmp_path / "log", environment=environment)
     assert done.exit_code == 0, done.output
