@@ -3,10 +3,10 @@ import base64, functools, hashlib, json, re
 from pathlib import Path
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-OPEN, KINDS, GAP = [str, int] * 2 + [str, bool, bool], [str] * 5 + [int] + [str] * 4, "after_n next_n reason"
+OPEN = {"decision": str, "due": int, "effect": str, "i": int, "intent": str, "rerun_safe": bool, "unknown": bool}
 SOURCE, COUNTS, D = "answer epoch from id layer n op rule to type", "format size after_n next_n", "[0-9]" * 20
+ANCHOR, GAP = "cursor ended ended_from frontier gaps head keys open origin rollbacks size v", "after_n next_n reason"
 OWN = {"genesis": "format key origin", "keyroll": "key old_key", "prune": "anchor size", "discontinuity": GAP}
-ANCHOR = "cursor ended ended_from frontier gaps head keys open origin rollbacks size v"
 PLACE = re.compile("[0-9a-f]{16} [1-9][0-9]* (0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19})")
 NOTE = re.compile(r"([^\n]+)\n(0|[1-9][0-9]{0,15})\n([A-Za-z0-9+/]{43}=)\n\n((?:— [^\s+]+ [A-Za-z0-9+/]{7,}=*\n)+)")
 FAULTS = (ValueError, LookupError, TypeError, AttributeError, AssertionError, RecursionError)
@@ -26,11 +26,10 @@ def parse(line):
     if type(value["v"]) is int and 1 < value["v"] < 2**53: raise EOFError  # nothing behind this can be looked at
     e, i, p, s, v = (value[key] for key in "eipsv")
     assert canonical(value) == line and len(value) == 5 and type(v) is type(i) is int and v == 1
-    own = OWN.get(s["type"])
+    own, who = OWN.get(s["type"]), e if s["type"] in OWN else s
     assert (s["x"] is not True and s == {"type": s["type"], "x": 1}) if own else " ".join(sorted(s)) == SOURCE
     assert isinstance(e, dict) and fits(e, 8) and fits(s, 1)
-    fields = [e[name] >= 0 and int if name in COUNTS else str for name in own.split()] if own else KINDS
-    assert [*map(type, [e[name] for name in own.split()] if own else s.values())] == fields
+    assert all(type(who[n]) is (int if n in COUNTS and who[n] >= 0 else str) for n in (own or SOURCE).split())
     assert e["kind"] == s["type"] if own else PLACE.fullmatch("{epoch} {n} {id}".format(**s))
     return e, i, p, s, line[5 : len(line) - len(canonical({key: value[key] for key in "ipsv"}))]
 def public_of(vkey, kinds=(1,)):  # a key that signs a log
@@ -52,7 +51,8 @@ class Effects:  # of each, what is said of each decision: whether allowed, safe,
     def before(self, a, kept):  # what an anchor, and the file beside it, say of the records before
         rows, self.gaps = [kept[at : at + 65] for at in range(0, len(kept), 65)], a.get("gaps", 0)
         assert len(kept) % 65 == 0 and rows == sorted({*rows}) and type(self.gaps) is int and 0 <= self.gaps < 2**53
-        assert all([*map(type, each.values())] == OPEN for each in a["open"])
+        fields = OPEN | ({"in_doubt": bool} if a["v"] > 2 else {})
+        assert all({name: type(value) for name, value in each.items()} == fields for each in a["open"])
         told = [(o["i"], 0, o["effect"], o["decision"], 1 + 8 * o["rerun_safe"], o["intent"], o["due"], o["unknown"],
                  b"") for o in a["open"]]
         for r, name in ((r, base64.urlsafe_b64encode(r[16:32]).decode()) for r in rows):

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +235,83 @@ def test_what_was_in_doubt_when_it_was_pruned_is_not_open_past_its_deadline(log:
     assert verify(log).in_doubt == 1
 
 
+# ---- what is in doubt ------------------------------------------------------------------------------------------------
+
+
+def looked_up(stream: Stream, effect: str, to: str) -> None:
+    stream.add("reconcile", "probe", to, note_entry("reconcile", by="p", at_ms=1, facts={"effect": effect}), to=to)
+
+
+def attempts(stream: Stream, *ends: str) -> None:
+    """Of one effect, each ending so; `open` ends in nothing."""
+    for number, end in enumerate(ends, 1):
+        decision = stream.decide("effect-first", attempt=number)
+        if end != "open":
+            stream.close("effect-first", decision, to=end, attempt=number)
+
+
+DOUBTS: dict[str, tuple[int, int, Callable[[Stream], object]]] = {
+    "unknown": (1, 0, lambda s: attempts(s, "unknown")),
+    "open": (0, 1, lambda s: attempts(s, "open")),
+    "unknown, then found": (0, 0, lambda s: (attempts(s, "unknown"), looked_up(s, "effect-first", "committed"))),
+    "unknown, then proved absent": (0, 0, lambda s: (attempts(s, "unknown"), looked_up(s, "effect-first", "failed"))),
+    "unknown, and the lookup cannot say": (
+        1, 0, lambda s: (attempts(s, "unknown"), looked_up(s, "effect-first", "unknown")),
+    ),
+    "lost by the store and taken back": (1, 0, lambda s: (attempts(s, "open"), resolved(s, "effect-first", "unknown"))),
+    "unknown, then late evidence": (
+        0, 0, lambda s: (attempts(s, "unknown"), evidence(s, "effect-first", "none", ref="ref-late")),
+    ),
+    "unknown, and run again": (1, 1, lambda s: attempts(s, "unknown", "open")),
+    "unknown, and run again to its end": (0, 0, lambda s: attempts(s, "unknown", "committed")),
+    "settled, and unknown again": (
+        1, 0, lambda s: (attempts(s, "unknown"), resolved(s, "effect-first", "failed"), attempts(s, "unknown")),
+    ),
+    "settled, unknown again, and the lookup cannot say": (
+        1,
+        0,
+        lambda s: (
+            attempts(s, "unknown"),
+            resolved(s, "effect-first", "failed"),
+            attempts(s, "unknown"),
+            looked_up(s, "effect-first", "unknown"),
+        ),
+    ),
+}  # fmt: skip
+"""What was said of an effect; how many of its decisions are in doubt then, and how many are open."""
+
+
+@pytest.mark.parametrize("what", DOUBTS)
+def test_a_decision_is_in_doubt_until_something_settles_its_effect_also_after_a_prune(
+    log: Path, signer: Signer, what: str
+) -> None:
+    in_doubt, is_open, say = DOUBTS[what]
+    stream = Stream()
+    say(stream)
+    stream.lives(2)
+    export(log, signer, stream)
+    for prunes in range(3):
+        report = verify(log)
+        assert (report.in_doubt, report.open_decisions) == (in_doubt, is_open), prunes
+        stream.lives(2, start=2 * prunes + 2)
+        export(log, signer, stream)
+        pruned(log, signer)
+    assert judged(log) == WHOLE
+
+
+@pytest.mark.parametrize("wrong", [{"in_doubt": 1}, {"in_doubt": "no"}, {"in_doubt": None}, {"other": True}, {}])
+def test_an_open_decision_of_an_anchor_has_its_form(log: Path, signer: Signer, wrong: dict[str, Any]) -> None:
+    stream = Stream()
+    attempts(stream, "unknown")
+    export(log, signer, stream)
+    pruned(log, signer)
+    anchor = anchor_of(log)
+    del anchor["open"][0]["in_doubt"]
+    anchor["open"][0].update(wrong)
+    named_by_the_log(log, signer, dump(anchor))
+    assert judged(log) == (1, {"PRUNE_ANCHOR_MISMATCH"})
+
+
 # ---- gaps ------------------------------------------------------------------------------------------------------------
 
 
@@ -328,7 +406,7 @@ def steps_of(*kinds: str, at_least: int, at_most: int) -> st.SearchStrategy[list
     return st.lists(step, min_size=at_least, max_size=at_most)
 
 
-ACTS = ("decide", "committed", "failed", "unknown", "late", "resolved")
+ACTS = ("decide", "committed", "failed", "unknown", "late", "resolved", "looked_up")
 GAPS = ("lost", "untold", "empty")
 STEPS = steps_of(*ACTS, *GAPS, "prune", at_least=4, at_most=24)
 GAPPED = st.tuples(
@@ -351,6 +429,8 @@ def one_step(stream: Stream, decisions: dict[str, list[str]], what: str, which: 
         evidence(stream, effect, of[other % len(of)] if flag else "none", ref=f"ref-{other}")
     elif what == "resolved" and of:
         resolved(stream, effect, "committed" if flag else "failed")
+    elif what == "looked_up" and of:
+        looked_up(stream, effect, "unknown")
     elif what in ("committed", "failed", "unknown") and of:
         stream.close(effect, of[-1 if flag else other % len(of)], to=what, ref=f"ref-{other}")
 
@@ -381,6 +461,11 @@ def codes_of(log: Path) -> Counter[str]:
     return found & Counter({**found, "SOURCE_GAP": 1})
 
 
+def doubts_of(log: Path) -> tuple[int, int]:
+    report = verify(log)
+    return report.in_doubt, report.open_decisions
+
+
 def is_judged_as_the_whole_one(directory: Path, steps: list[Any]) -> None:
     log, whole, stream, decisions = directory / "log", directory / "whole", Stream(), dict[str, list[str]]()
     signer, gaps = new_signer("example.org/acme/pay"), (set[int](), set[int]())
@@ -399,6 +484,7 @@ def is_judged_as_the_whole_one(directory: Path, steps: list[Any]) -> None:
         export_around_gaps(log, signer, stream, *gaps)
         export_around_gaps(whole, signer, stream, *gaps)
         assert codes_of(log) == codes_of(whole)
+        assert doubts_of(log) == doubts_of(whole)
         assert judged(log)[0] == judged(whole)[0]
     finally:
         shutil.rmtree(log, ignore_errors=True)

@@ -47,7 +47,9 @@ class Verified(Printed):
     last_good: int
     decisions: int
     open_decisions: int
+    """Allowed decisions of which nothing was said since."""
     in_doubt: int
+    """Allowed decisions without a closing outcome, where what was said last left unknown whether it happened."""
     happened: int
     kept: int
     """Ended attempts of pruned records that were kept, and compared."""

@@ -36,8 +36,9 @@ GRACE_MS: Final = 3_600_000
 """A decision is open past its deadline when an hour more has gone by in the log: leases, sweeps and restarts fit."""
 
 DECISION, OUTCOME, LATE, WORD, ENDED = 1, 2, 3, 4, 5
-UNKNOWN, IS_READ, IS_PRUNED = 16, 32, 64
-"""Flags beside those of `ended`."""
+UNKNOWN, IS_READ, IS_PRUNED, IN_DOUBT = 16, 32, 64, 128
+"""Flags beside those of `ended`. UNKNOWN: of a word, that it left its effect unknown; of an open decision in an anchor,
+that something was said of it."""
 PRUNED_CLOSE: Final = -1
 """The index of a closing outcome that is pruned."""
 
@@ -115,9 +116,14 @@ class _Decision:
     due: int
     intent: bytes
     closed_at: int | None = None
-    is_unknown: bool = False
-    is_spoken_of: bool = False
-    """Evidence or a verdict came after it, and spoke of its effect as a whole."""
+    is_told_of: bool = False
+    """Its outcome said unknown, or evidence or a verdict came after it, and spoke of its effect as a whole."""
+    is_in_doubt: bool = False
+
+    def hear(self, *, is_unknown: bool) -> None:
+        """Evidence or a verdict on its effect. One that leaves it unknown settles nothing, and undoes nothing."""
+        self.is_in_doubt = is_unknown and (self.is_in_doubt or not self.is_told_of)
+        self.is_told_of = True
 
 
 @dataclass(slots=True)
@@ -155,6 +161,7 @@ class EffectCheck:
         self._newest = "0-0"
         for known in open_before:
             flags = ALLOWED | (RERUN_SAFE if known["rerun_safe"] else 0) | (UNKNOWN if known["unknown"] else 0)
+            flags |= IN_DOUBT if known.get("in_doubt", known["unknown"]) else 0
             intent = bytes.fromhex(known["intent"])
             key, name = bytes.fromhex(known["effect"]), decision_key(known["decision"])
             fact = _FACT.pack(key, DECISION, flags, name, intent, _NONE8, known["i"], known["due"])
@@ -222,10 +229,10 @@ class EffectCheck:
 
     def _judge_open(self, found: _Effect, report: Report) -> None:
         for decision in found.decisions.values():
-            if not decision.flags & ALLOWED or decision.closed_at is not None or decision.is_spoken_of:
+            if not decision.flags & ALLOWED or decision.closed_at is not None:
                 continue
-            if decision.is_unknown:
-                report.in_doubt += 1
+            report.in_doubt += decision.is_in_doubt
+            if decision.is_told_of:
                 continue
             report.open_decisions += 1
             if decision.due and decision.due + GRACE_MS < self._newest_ms:
@@ -241,22 +248,13 @@ class EffectCheck:
 
     def open_decisions(self) -> list[dict[str, object]]:
         """The allowed decisions without a closing outcome, as a prune anchor keeps them."""
-        found: list[dict[str, object]] = []
-        for bucket in self._facts:
-            effects = defaultdict[bytes, dict[bytes, _Decision]](dict)
-            for effect, kind, flags, name, intent, _ref, index, due in bucket:
-                decisions = effects[effect]
-                if kind == DECISION and flags & ALLOWED:
-                    decisions[name] = _Decision(flags, index, due, intent, is_unknown=bool(flags & UNKNOWN))
-                elif kind == OUTCOME and name in decisions:
-                    if flags & CLOSES:
-                        del decisions[name]
-                    else:
-                        decisions[name].is_unknown = True
-                elif kind in (LATE, WORD):
-                    for each in decisions.values():
-                        each.is_unknown = True
-            found += [_open(effect, name, each) for effect, of in effects.items() for name, each in of.items()]
+        found = [
+            _open(effect, name, each)
+            for bucket in self._facts
+            for effect, said in self._each_of(bucket, Report())
+            for name, each in said.decisions.items()
+            if each.flags & ALLOWED and each.closed_at is None
+        ]
         return sorted(found, key=lambda each: int(each["i"]))  # type: ignore[call-overload]  # an index
 
 
@@ -267,9 +265,10 @@ def _open(effect: bytes, name: bytes, decision: _Decision) -> dict[str, object]:
         "due": decision.due,
         "effect": effect.hex(),
         "i": decision.index,
+        "in_doubt": decision.is_in_doubt,
         "intent": decision.intent.hex(),
         "rerun_safe": bool(decision.flags & RERUN_SAFE),
-        "unknown": decision.is_unknown,
+        "unknown": decision.is_told_of,
     }
 
 
@@ -279,7 +278,8 @@ def _one_effect(facts: list[Any], report: Report) -> _Effect:
     decisions, last = found.decisions, _NONE16
     for _, kind, flags, name, intent, ref, index, due in facts:
         if kind == DECISION:
-            decisions[name], last = _Decision(flags, index, due, intent, is_unknown=bool(flags & UNKNOWN)), name
+            told = {"is_told_of": bool(flags & UNKNOWN), "is_in_doubt": bool(flags & IN_DOUBT)}
+            decisions[name], last = _Decision(flags, index, due, intent, **told), name
             continue
         if kind == ENDED:
             _take_row(found, flags, name, intent, ref, index)
@@ -287,7 +287,7 @@ def _one_effect(facts: list[Any], report: Report) -> _Effect:
             continue
         if kind in (LATE, WORD):
             for each in decisions.values():
-                each.is_spoken_of = True
+                each.hear(is_unknown=bool(flags & UNKNOWN))
         decision = decisions.get(name)
         if kind == OUTCOME:
             if not _check_outcome(decision, flags, index, report):
@@ -296,7 +296,10 @@ def _one_effect(facts: list[Any], report: Report) -> _Effect:
             if flags & CLOSES:
                 decision.closed_at = index
             else:
-                decision.is_unknown = True
+                decision.is_told_of = decision.is_in_doubt = True
+            if flags & HAPPENED:  # done, so no other attempt leaves the effect in doubt
+                for each in decisions.values():
+                    each.is_in_doubt = False
         of = name if decision is not None else last
         if flags & HAPPENED and of in decisions and not decisions[of].flags & IS_READ:
             found.happened.append((of, ref, index))
@@ -426,6 +429,10 @@ def _flags_of_move(source: Mapping[str, Any]) -> int:
     return HAPPENED if source["to"] == "committed" or source["answer"] in ("stored", "contradicted") else 0
 
 
+def _left_unknown(source: Mapping[str, Any]) -> int:
+    return UNKNOWN if source["to"] == "unknown" else 0
+
+
 def _outcome(key: bytes, record: Record, entry: Mapping[str, Any], source: Mapping[str, Any]) -> bytes:
     flags = _flags_of_move(source) | (0 if source["to"] == "unknown" else CLOSES)
     name = decision_key(entry.get("decision_hash"))
@@ -434,11 +441,12 @@ def _outcome(key: bytes, record: Record, entry: Mapping[str, Any], source: Mappi
 
 def _late(key: bytes, record: Record, entry: Mapping[str, Any], source: Mapping[str, Any]) -> bytes:
     name = decision_key(entry.get("decision_hash"))
-    return _FACT.pack(key, LATE, HAPPENED, name, _NONE16, _ref_key(entry), record.index, 0)
+    flags = HAPPENED | _left_unknown(source)
+    return _FACT.pack(key, LATE, flags, name, _NONE16, _ref_key(entry), record.index, 0)
 
 
 def _word(key: bytes, record: Record, entry: Mapping[str, Any], source: Mapping[str, Any]) -> bytes:
-    flags = HAPPENED if source["to"] == "committed" else 0
+    flags = _left_unknown(source) | (HAPPENED if source["to"] == "committed" else 0)
     return _FACT.pack(key, WORD, flags, _NONE16, _NONE16, _ref_key(entry), record.index, 0)
 
 

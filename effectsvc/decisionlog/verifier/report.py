@@ -103,7 +103,10 @@ class Report:
     """The record from which on a decision may be missing."""
     decisions: int = 0
     open_decisions: int = 0
+    """Allowed ones of which nothing was said since."""
     in_doubt: int = 0
+    """Allowed decisions that no outcome closed, where what was said last, of it or of its effect as a whole, left
+    unknown whether it happened."""
     happened: int = 0
     kept: int = 0
     """Ended attempts of pruned records that a prune kept, and that were looked at too."""

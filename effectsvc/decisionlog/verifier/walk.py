@@ -49,8 +49,10 @@ _ANCHOR_FIELDS: Final = {
     ),
 }  # fmt: skip
 """By its version; the first kept nothing of what ended, and no gap was kept before the third."""
-_OPEN_TYPES: Final = (str, int, str, int, str, bool, bool)
-"""Of decision, due, effect, i, intent, rerun_safe and unknown."""
+_OPEN_FIELDS: Final = {
+    "decision": str, "due": int, "effect": str, "i": int, "intent": str, "rerun_safe": bool, "unknown": bool,
+}  # fmt: skip
+"""Of an open decision; from the third version on also whether it is in doubt."""
 
 
 class _Stop(Exception):
@@ -231,7 +233,8 @@ class _Walk:
             state.next_n, state.n = anchor["cursor"]["next_n"], anchor["cursor"]["n"]
             high, _, low = anchor["cursor"]["id"].partition("-")
             state.stream_id = int(high), int(low)
-            assert all(tuple(map(type, each.values())) == _OPEN_TYPES for each in anchor["open"])
+            fields = _OPEN_FIELDS | ({"in_doubt": bool} if anchor["v"] > 2 else {})
+            assert all({name: type(value) for name, value in each.items()} == fields for each in anchor["open"])
             self.effects = EffectCheck(open_before=anchor["open"])
             assert len(state.peaks) == size.bit_count()
             ended, since = str(anchor.get("ended", NOT_KEPT)), anchor.get("ended_from", size)
