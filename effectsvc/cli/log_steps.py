@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 def after_verifying(log: Path, report: Report) -> list[Step]:
     """What is done about what was found. A gap that the log itself tells stays told: then the store is looked at."""
     from effectsvc.decisionlog import Verdict
+    from effectsvc.decisionlog.layout import Layout
 
     codes, place = {fault.code for fault in report.faults}, str(log)
     if report.verdict in (Verdict.TAMPERED, Verdict.ROLLED_BACK) or codes & {"SEGMENT_MISSING", "SEGMENT_GAP"}:
@@ -22,6 +23,8 @@ def after_verifying(log: Path, report: Report) -> list[Step]:
     if report.verdict is Verdict.EFFECTS:
         first = next(str(each.index) for each in report.faults if each.index is not None)
         return [step("log", "show", place, first, first)]
+    if "NO_LOG" in codes and Layout(log).notes():
+        return [step("log", "verify", place, when="its files are back from a copy")]
     if "NO_LOG" in codes:
         return [step("log", "verify", "LOG-DIRECTORY", when=f"the log is elsewhere than in {place}")]
     if codes & {"NO_KEY", "UNSIGNED", "CKPT_UNTRUSTED"}:

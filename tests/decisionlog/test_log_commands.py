@@ -136,6 +136,9 @@ def test_a_log_that_is_gone_where_a_pin_saw_one_was_put_back(made: tuple[Path, s
     assert (
         "an earlier verification saw 25 records" in run("log", "verify", log, "--pin", tmp_path / "pin", code=3).output
     )
+    gone = run("log", "verify", log, code=4).output
+    assert f"there are checkpoints of a log in {log}, and no records" in gone
+    assert f"next (its files are back from a copy): effectsvc log verify {log}" in gone
     assert stranger.verify(log, key, tmp_path / "pin") == 3
     assert stranger.verify(log, key) == int(verify(log, key=key).verdict) == 4
 

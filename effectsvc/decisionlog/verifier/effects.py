@@ -278,8 +278,8 @@ def _one_effect(facts: list[Any], report: Report) -> _Effect:
     decisions, last = found.decisions, _NONE16
     for _, kind, flags, name, intent, ref, index, due in facts:
         if kind == DECISION:
-            told = {"is_told_of": bool(flags & UNKNOWN), "is_in_doubt": bool(flags & IN_DOUBT)}
-            decisions[name], last = _Decision(flags, index, due, intent, **told), name
+            told, in_doubt = bool(flags & UNKNOWN), bool(flags & IN_DOUBT)
+            decisions[name], last = _Decision(flags, index, due, intent, None, told, in_doubt), name
             continue
         if kind == ENDED:
             _take_row(found, flags, name, intent, ref, index)

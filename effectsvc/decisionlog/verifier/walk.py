@@ -204,7 +204,10 @@ class _Walk:
         if first == 0:
             return
         if not self.anchors:
-            code, said = ("NO_LOG", f"there is no log in {self.log}") if first is None else ("SEGMENT_MISSING", "")
+            none = f"there is no log in {self.log}"
+            if notes.found:
+                none = f"there are checkpoints of a log in {self.log}, and no records"
+            code, said = ("NO_LOG", none) if first is None else ("SEGMENT_MISSING", "")
             if first is None and self.asked.pin is not None:
                 seen = f"an earlier verification saw {self.asked.pin.size} records, none is present"
                 self.report.add(Fault("TRUNCATED", seen, 0, expected=str(self.asked.pin.size), found="0"))
