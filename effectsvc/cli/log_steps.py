@@ -35,7 +35,9 @@ def after_verifying(log: Path, report: Report) -> list[Step]:
         ]
     if "UNCOVERED" in codes:
         return [step("log", "verify", place, when="its exporter has signed the next checkpoint")]
-    if "PRUNE_ENDED_MISSING" in codes:
+    if "UNKNOWN_VERSION" in codes:
+        return [step("log", "verify", place, when="a later effectsvc is installed")]
+    if codes & {"PRUNE_ENDED_MISSING", "ANCHOR_UNSIGNED", "PIN_PRUNED"}:
         return [step("log", "verify", place, when="the missing file is back from a copy of the log")]
     return [step("cell", "status")] if report.gaps else []
 

@@ -118,19 +118,21 @@ def _progress(records: int) -> None:
 
 
 def _key_text(given: str | None) -> str | None:
-    """A key as text; a file's first line where there is such a file."""
-    if given is None or "+" in given:
-        return given
+    """A key as text; what the file holds where there is such a file."""
+    if given is None:
+        return None
     try:
         return Path(given).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
+        if "+" in given:
+            return given
         fail(f"{given!r} is neither a key nor a file that holds one.", Exit.USAGE)
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-@log_app.command("show")
+@log_app.command("show", context_settings={"ignore_unknown_options": True})  # -5 is an index
 def show(
     log: LogDir,
     first: Annotated[int, typer.Argument(help="The index of a record; negative ones count from the end.")] = -20,

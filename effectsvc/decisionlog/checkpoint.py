@@ -87,6 +87,16 @@ def read_note(text: bytes) -> tuple[Checkpoint, list[tuple[str, bytes, bytes]]]:
     return Checkpoint(match["origin"], int(match["size"]), root), signatures
 
 
+def is_signature_line(line: str) -> bool:
+    """Whether it has the form of one, without its LF: a key's id and something behind it, in canonical base64."""
+    match = _SIGNATURE.fullmatch(line)
+    try:
+        raw = base64.b64decode(match["data"]) if match else b""
+    except ValueError:
+        return False
+    return match is not None and len(raw) > 4 and base64.b64encode(raw).decode() == match["data"]
+
+
 def check_note(text: bytes, vkey: Vkey) -> Checkpoint:
     """The checkpoint, if this key signed it. Raises NoteFault."""
     checkpoint, signatures = read_note(text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from effectsvc.decisionlog.checkpoint import Checkpoint, read_note, timed_line
+from effectsvc.decisionlog.checkpoint import Checkpoint, is_signature_line, read_note, timed_line
 from effectsvc.decisionlog.errors import LogDamaged
 from effectsvc.decisionlog.keys import COSIGNATURE, KeyFault, Signer
 from effectsvc.decisionlog.layout import Layout, write_whole
@@ -33,12 +33,14 @@ def cosign(log: Path, *, signer: Signer, pin: Path, key: str | None, time_s: int
         raise LogDamaged(said)
     path = Layout(log).note(report.signed_to)
     note = path.read_bytes()
-    write_whole(pin, note)
+    if report.signed_to > report.pinned_to:
+        write_whole(pin, note)
     checkpoint, _ = read_note(note)
     line = timed_line(checkpoint, signer, time_s=time_s)
     beside = path.with_suffix(".cosig")
-    before = beside.read_text(encoding="utf-8") if beside.exists() else ""
+    before = beside.read_text(encoding="utf-8", errors="replace") if beside.exists() else ""
     own = line.rsplit(" ", 1)[0]
-    kept = [each for each in before.splitlines(keepends=True) if not each.startswith(own)]
+    # One line that is no signature would hide all of them from whoever verifies.
+    kept = [f"{each}\n" for each in before.split("\n") if is_signature_line(each) and not each.startswith(own)]
     write_whole(beside, "".join([*kept, line]).encode())
     return checkpoint, line

@@ -64,6 +64,7 @@ def read_vkey(text: str) -> Vkey:
     shown_id, _, encoded = rest.partition("+")
     try:
         raw = base64.b64decode(encoded, validate=True)
+        name.encode()  # an argument may hold bytes that are no text
     except ValueError:
         raw = b""
     kind, public = raw[:1], raw[1:]

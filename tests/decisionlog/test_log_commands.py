@@ -50,6 +50,7 @@ def test_verify_tells_its_verdict_by_exit_code(made: tuple[Path, str, Path], tmp
     assert json.loads(run("log", "verify", log, "--pin", tmp_path / "pin", "--json").stdout)["level"] == "pinned"
     (tmp_path / "vkey").write_text(f"{key}\n")
     run("log", "verify", log, "--key", tmp_path / "vkey")
+    run("log", "verify", log, "--key", (tmp_path / "vkey").rename(tmp_path / "v+key"))
     run("log", "verify", log, "--key", "no such file", code=2)
     run("log", "verify", log, "--key", "not+a+key", code=2)
     run("log", "verify", tmp_path / "nothing", code=4)
@@ -105,6 +106,11 @@ def test_what_cannot_be_answered_is_a_matter_of_usage(made: tuple[Path, str, Pat
         "--key: That is no verifier key"
         in run("log", "check-proof", tmp_path / "proof", "--key", key_file, code=2).output
     )
+    for words in (
+        ("verify", log),
+        ("check-proof", tmp_path / "proof"),
+    ):  # a byte that is no UTF-8, as the shell gives it
+        assert "That is no verifier key" in run("log", *words, "--key", "\udcff" + key[1:], code=2).output
     once = json.loads(run("log", "verify", log, "--witness", vkey, "--witness", vkey, "--json").stdout)
     assert (once["witnesses"], once["witnesses_asked"]) == (1, 1)
 
@@ -164,6 +170,7 @@ def test_a_log_is_followed_as_it_grows(made: tuple[Path, str, Path], signer: Sig
 def test_records_are_shown_found_and_exported(made: tuple[Path, str, Path], tmp_path: Path) -> None:
     log, _, _ = made
     assert len(run("log", "show", log).output.splitlines()) == 20
+    assert len(run("log", "show", log, -5).output.splitlines()) == 5
     shown = json.loads(run("log", "show", log, 3, 3, "--json").stdout)
     assert (shown["index"], shown["type"], shown["entry"]["outcome"]) == (3, "outcome", "returned")
     assert len(run("log", "find", log, "effect-2").output.splitlines()) == 3
@@ -275,6 +282,31 @@ def test_commands_that_sign_checkpoints_give_them_the_secret_s_line(
         run("log", *words, "--hmac-env", "THE_SECRET")
         report = verify(log, secret=secret.secret_text())
         assert (int(report.verdict), report.uncovered) == (0, 0), words
+
+
+def test_a_log_of_which_something_is_missing_is_never_told_as_one_that_needs_nothing(
+    tmp_path: Path, signer: Signer
+) -> None:
+    """A file that is gone can be fetched; a later version is read by a later verifier."""
+    stream, log, key, pin = Stream(), tmp_path / "log", tmp_path / "key", tmp_path / "pin"
+    stream.lives(20)
+    write(log, signer, stream, segment_records=16)
+    save_signer(signer, key)
+    pin.write_bytes(Layout(log).note(16).read_bytes())
+    run("log", "prune", log, "--before", 40, "--key-file", key, "--reason", "retention", "--yes")
+    Layout(log).note(16).unlink()
+    said = run("log", "verify", log, "--pin", pin, code=4).output
+    assert "PIN_PRUNED" in said
+    assert "next (the missing file is back from a copy of the log): effectsvc log verify" in said
+    Layout(log).note(32).unlink()
+    said = run("log", "verify", log, code=4).output
+    assert "ANCHOR_UNSIGNED" in said
+    assert "next (the missing file is back from a copy of the log): effectsvc log verify" in said
+    anchor = Layout(log).anchor(32)
+    anchor.write_bytes(anchor.read_bytes().replace(b'"v":3', b'"v":4'))
+    said = run("log", "verify", log, code=4).output
+    assert "UNKNOWN_VERSION" in said
+    assert "next (a later effectsvc is installed): effectsvc log verify" in said
 
 
 def test_commands_that_look_after_a_log_print_records_too(tmp_path: Path, signer: Signer) -> None:

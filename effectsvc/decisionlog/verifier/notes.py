@@ -57,14 +57,14 @@ def read_key(text: str) -> Key:
         raise VerifierUsage("KEY_MALFORMED", "That key is a secret: give the public one, that of `log keys show`.")
     parts = text.strip().split("+", 2)
     try:
-        raw = base64.b64decode(parts[2], validate=True)
+        name, raw = parts[0].encode(), base64.b64decode(parts[2], validate=True)
     except (IndexError, ValueError):
         raise VerifierUsage("KEY_MALFORMED", "That is no verifier key: <name>+<8 hex digits>+<base64>.") from None
     if raw[:1] not in (PLAIN_KIND, COSIGNATURE_KIND) or len(raw) != 33 or base64.b64encode(raw).decode() != parts[2]:
         raise VerifierUsage("KEY_MALFORMED", "That verifier key is of no type that this verifier knows.")
     if raw[1:] in WEAK_KEYS:
         raise VerifierUsage("KEY_WEAK", "That verifier key is a point of small order: anybody can sign for it.")
-    shown = hashlib.sha256(parts[0].encode() + b"\n" + raw).digest()[:4]
+    shown = hashlib.sha256(name + b"\n" + raw).digest()[:4]
     if shown.hex() != parts[1]:
         raise VerifierUsage("KEY_MALFORMED", "That verifier key's id is not its own: a letter was changed.")
     return Key(text.strip(), parts[0], shown, raw[:1], raw[1:])
@@ -84,13 +84,13 @@ def read_secret(text: str) -> Key:
     """The secret of HMAC lines, in its private form. Raises VerifierUsage."""
     parts = text.strip().removeprefix("PRIVATE+KEY+").split("+", 2)
     try:
-        raw = base64.b64decode(parts[2], validate=True)
+        name, raw = parts[0].encode(), base64.b64decode(parts[2], validate=True)
     except (IndexError, ValueError):
-        raw = b""
+        name, raw = b"", b""
     if raw[:-32] != HMAC_KIND:
         raise VerifierUsage("KEY_MALFORMED", "That is no secret of HMAC lines, such as `log keys gen --secret` makes.")
     public = hashlib.sha256(raw).digest()
-    key_id = hashlib.sha256(parts[0].encode() + b"\n" + HMAC_KIND + public).digest()[:4]
+    key_id = hashlib.sha256(name + b"\n" + HMAC_KIND + public).digest()[:4]
     return Key("", parts[0], key_id, HMAC_KIND, raw[-32:])
 
 

@@ -96,8 +96,10 @@ def verify(
     )
     with _without_cycles():
         report = _Walk(Path(log), asked).run()
-    if pin is not None and report.verdict in (Verdict.VERIFIED, Verdict.EFFECTS) and report.signed_to:
-        _keep_pin(pin, Path(log), report)
+    is_whole = report.verdict in (Verdict.VERIFIED, Verdict.EFFECTS)
+    # Never back: the checkpoint that the pin holds may be gone from the log, and with it the sign that the end is cut.
+    if pin is not None and is_whole and report.signed_to > report.pinned_to:
+        _keep_pin(pin, Path(log), checkpoints, report)
     return report
 
 
@@ -124,11 +126,12 @@ def _read_given(path: Path) -> Note:
         raise VerifierUsage("NOTE_MALFORMED", f"{path.name} is no checkpoint: {error}") from None
 
 
-def _keep_pin(path: Path, log: Path, report: Report) -> None:
-    newest = next(note for note in notes_of(log).found if note.size == report.signed_to)
-    raw = (log / newest.file).read_bytes()
+def _keep_pin(path: Path, log: Path, checkpoints: Sequence[Path], report: Report) -> None:
+    found = [(note.size, log / note.file) for note in notes_of(log).found]
+    found += [(_read_given(each).size, each) for each in checkpoints]
+    newest = next(path for size, path in found if size == report.signed_to)
     beside = path.with_name(path.name + ".new")
-    beside.write_bytes(raw)
+    beside.write_bytes(newest.read_bytes())
     beside.replace(path)
 
 
@@ -185,12 +188,13 @@ class _Walk:
     # ---- before the first line -------------------------------------------------------------------------------------
 
     def _open(self) -> None:
+        # The notes first: an exporter that writes meanwhile signs only what it has written, so that will be found.
+        notes = notes_of(self.log)
+        self.notes = notes.found
         folder = self.log / "seg"
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
         self.segments = [name for name in names if _SEGMENT.fullmatch(name)]
         self.report.notes += [f"seg/{name} is no segment" for name in names if not _SEGMENT.fullmatch(name)]
-        notes = notes_of(self.log)
-        self.notes = notes.found
         for file, reason in notes.broken:
             self.report.add(Fault("CKPT_MALFORMED", f"{file} is no checkpoint: {reason}", file=file))
         self.report.notes += [f"{file} holds no cosignatures: {reason}" for file, reason in notes.passed_over]
