@@ -77,7 +77,7 @@ FINDINGS: Final[Mapping[str, str]] = {
     "lane_unserved": "Effects wait in a lane that no worker serves.",
     "parked": "Effects are parked out of a lane.",
     "worker_respawns": "Worker processes of a supervisor end again and again.",
-    "workers_silent": "Worker processes without a supervisor of ours fell silent one after another.",
+    "workers_silent": "Worker processes fell silent, and no supervisor tells how they ended.",
     "no_entry": "The policy in force has no entry for a tool.",
     "state_dir": "The state directory cannot be used.",
     "spooled": "Outcomes wait in this host's spool.",

@@ -57,7 +57,7 @@ class Observed:
     places: tuple[Place, ...] = ()
     """Of supervisors: those whose processes end again and again."""
     silent: dict[str, int] = field(default_factory=dict)
-    """Host -> worker processes without a supervisor of ours that fell silent lately."""
+    """Host -> worker processes that fell silent lately, of which no supervisor tells how they ended."""
     contracts: tuple[str, ...] = ()
     policy_entries: tuple[str, ...] | None = None
     state_dir: Path | None = None
@@ -173,7 +173,8 @@ def _look_at_workers(store: SyncStore, keys: CellKeys, seen: Observed) -> None:
     names = store.send(Read(("ZRANGEBYSCORE", keys.workers, oldest, newest), text_tuple))
     for raw in store.send_many([Read(("HGET", keys.executors, name), raw_bytes) for name in names]):
         about = orjson.loads(raw or b"{}")
-        if about and about.get("place") is None:
+        # Of one that ended under its supervisor that one tells, unless it is gone too.
+        if about and about.get("place") not in places:
             seen.silent[about["host"]] = seen.silent.get(about["host"], 0) + 1
 
 

@@ -5,6 +5,7 @@ It sees exit statuses (which prove an attempt over). Who was told to end ends wi
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -56,12 +57,16 @@ class _Place:
 
     def died(self, status: int) -> None:
         """Its process ended though nobody had told it to; the next one waits the longer, the sooner that came."""
-        now_s = time.monotonic()
         self.child = None
         self.respawns += 1
+        self.waits()
+        self.ends.append(End(wall_ms(), status))
+
+    def waits(self) -> None:
+        """For its next process, the longer the sooner it came to that."""
+        now_s = time.monotonic()
         self.quick_deaths = 1 if now_s - self.started_s >= LONG_LIFE_S else self.quick_deaths + 1
         self.again_at_s = now_s + pause_s(self.quick_deaths)
-        self.ends.append(End(wall_ms(), status))
 
 
 def pause_s(quick_deaths: int) -> float:
@@ -132,6 +137,8 @@ class Supervisor:
         if status == 0:
             logger.info("worker process %s has drained; no other takes its place", place.child.pid)
             self.places.remove(place)
+            if self._told is not None:
+                self._told.forget(self._name_of(place))
             return 0
         logger.warning("worker process %s ended with status %s; another takes its place", place.child.pid, status)
         place.died(status)
@@ -144,7 +151,12 @@ class Supervisor:
         if self._metrics_port:
             given["EFFECTSVC_METRICS_PORT"] = str(self._metrics_port + place.number)
         place.started_s = time.monotonic()
-        place.child = subprocess.Popen(self.command, start_new_session=True, env=os.environ | given)
+        try:
+            place.child = subprocess.Popen(self.command, start_new_session=True, env=os.environ | given)
+        except OSError as error:  # no room for one more process just now: the others must not lose their supervisor
+            logger.warning("no worker process could be started: %s; it is tried again", error.strerror)
+            place.waits()
+            return
         if self.stopping:  # the signal came while it was started, and did not see it
             place.child.send_signal(signal.SIGTERM)
 
@@ -167,6 +179,7 @@ class _Told:
     def __init__(self, settings: Settings) -> None:
         self._settings, self._keys = settings, CellKeys(settings.cell)
         self._places: dict[str, Place] = {}
+        self._gone: set[str] = set()
         self._changed = threading.Event()
         self._leaving = threading.Event()
         self._thread: threading.Thread | None = None
@@ -178,6 +191,12 @@ class _Told:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="effectsvc places", daemon=True)
             self._thread.start()
+
+    def forget(self, name: str) -> None:
+        """A place that no process is in any more, because the last one was told to end."""
+        if self._places.pop(name, None) is not None:
+            self._gone.add(name)
+            self._changed.set()
 
     def leave(self) -> None:
         """Forgets the places: who was told to end has none any more. A store that is away forgets them later."""
@@ -198,10 +217,9 @@ class _Told:
                     logger.debug("what ended was not told: %s", error.code)
                     self._changed.set()
                     self._leaving.wait(TELL_AGAIN_S)
-            try:
-                store.send(forget_places(self._keys, self._places))
-            except StoreError:
-                return
+            if left := {*self._places, *self._gone}:
+                with contextlib.suppress(StoreError):
+                    store.send(forget_places(self._keys, left))
 
     def _send(self, store: SyncStore) -> None:
         """Tells all places, and forgets what nobody reads any more."""
@@ -211,5 +229,7 @@ class _Told:
             ends = tuple(End(each.at_ms + ahead_ms, each.exit_status) for each in place.ends)
             store.send(tell_place(self._keys, place._replace(ends=ends)))
         known = store.send(read_places(self._keys))
-        if old := known.keys() - remembered(known, now_ms).keys():
+        gone = set(self._gone)
+        if old := (known.keys() - remembered(known, now_ms).keys()) | gone:
             store.send(forget_places(self._keys, old))
+        self._gone -= gone

@@ -51,11 +51,13 @@ class WorkerNow:
     one before it ended, and when."""
     last_exit: int | None = None
     last_exit_s: float | None = None
+    is_failing: bool = False
+    """Whether processes in its place end again and again, as the doctor counts it."""
 
     def record(self) -> dict[str, Any]:
         """As JSON values."""
         record = asdict(self)
-        del record["begun_ms"], record["place"]
+        del record["begun_ms"], record["place"], record["is_failing"]
         return record
 
 
@@ -107,7 +109,10 @@ def _in_place(worker: WorkerNow, place: Place, now_ms: int) -> WorkerNow:
     if worker.state == "silent":
         return worker
     ago_s = round(max(0.0, (now_ms - last.at_ms) / 1000), 3)
-    return replace(worker, respawns=place.respawns, last_exit=last.exit_status, last_exit_s=ago_s)
+    return replace(
+        worker, respawns=place.respawns, last_exit=last.exit_status, last_exit_s=ago_s,
+        is_failing=place.is_failing(now_ms),
+    )  # fmt: skip
 
 
 def _worker(name: str, about: dict[str, Any], beat_s: float, drains: dict[str, str], now_ms: int) -> WorkerNow:

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 from effectsvc.cli.roster import WorkerNow
 from effectsvc.cli.steps import Step, step
-from effectsvc.store.places import OFTEN, RECENT_MS
 
 
 def of_worker(worker: WorkerNow, everybody: Sequence[WorkerNow]) -> list[Step]:
     """`everybody` on the list, whichever of them are shown: who else serves its lanes, and with what."""
     others = [each for each in everybody if each.state == "live" and each.worker != worker.worker]
-    if _is_failing(worker):
+    if worker.is_failing:
         return [step("doctor", when="processes in its place end again and again")]
     if worker.state == "respawning":
         return []  # its supervisor does what there is to do
@@ -28,12 +27,6 @@ def of_worker(worker: WorkerNow, everybody: Sequence[WorkerNow]) -> list[Step]:
     elif worker.in_flight:
         steps.append(step("effects", "list", "--state", "pending", when="its calls are waited for too long"))
     return steps
-
-
-def _is_failing(worker: WorkerNow) -> bool:
-    if worker.respawns < OFTEN or worker.last_exit_s is None:
-        return False
-    return 1000 * worker.last_exit_s < RECENT_MS
 
 
 def _to_replace(worker: WorkerNow, others: Sequence[WorkerNow]) -> list[Step]:

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from effectsvc.store.command import Read
-from effectsvc.store.commands import text_map
 from effectsvc.store.keys import CellKeys
 
 REMEMBERED_MS: Final = 3_600_000
@@ -98,11 +97,12 @@ def _signal(number: int) -> str:
 
 def _places(raw: Any) -> dict[str, Place]:
     found = {}
-    for name, text in text_map(raw).items():
+    for name, text in raw.items() if isinstance(raw, dict) else zip(raw[::2], raw[1::2], strict=True):
         try:
             told = orjson.loads(text)
-            told |= {"ends": tuple(End(*each) for each in told["ends"]), "lanes": tuple(told["lanes"])}
-            found[name] = Place(*(told[each] for each in Place._fields))
+            ends = tuple(End(int(at_ms), int(status)) for at_ms, status in told["ends"])
+            told |= {"ends": ends, "lanes": tuple(told["lanes"])}
+            found[name.decode()] = Place(*(told[each] for each in Place._fields))
         except (LookupError, TypeError, ValueError):
             continue  # of another version: what it is for are numbers that a person looks at
     return {name: each for name, each in found.items() if each.ends}

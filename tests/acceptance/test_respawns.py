@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from effectsvc.cell_watch import CellWatch
 from effectsvc.metrics import page, registry
+from effectsvc.store.command import Read
 from effectsvc.store.places import OFTEN, read_places
 from tests.acceptance.deployment import until
 from tests.acceptance.desk import Desk, desk_in
@@ -60,6 +61,11 @@ def finding(desk: Desk, code: str) -> dict[str, Any] | None:
     """What the doctor finds under this code, now."""
     found = desk.run("doctor", "--json").stdout.splitlines()
     return next((each for each in map(json.loads, found) if each.get("code") == code), None)
+
+
+def forget_the_silent(desk: Desk) -> None:
+    """Those of the tests before; who lives is on the list again with its next beat."""
+    desk.store.send(Read(("DEL", desk.keys.workers, desk.keys.executors), int))
 
 
 def failing(desk: Desk) -> dict[str, float]:
@@ -113,6 +119,31 @@ def test_who_took_a_killed_ones_place_tells_how_it_ended(desk: Desk) -> None:
         assert (successor["respawns"], successor["last_exit"], successor["next"]) == (1, -9, [])
         assert successor["worker"] not in (victim["worker"], other["worker"])
         assert failing(desk) == {}
+        drain = ("workers", "drain", successor["worker"], "--reason", "a new kernel", "--yes")
+        assert desk.json(*drain)["answer"] == "draining"
+        until(lambda: len(rows(desk, "live")) == 1, "it has drained")
+        until(lambda: not desk.store.send(read_places(desk.keys)), "no other takes that place: it is forgotten")
+        assert rows(desk, "respawning") == []
+
+
+def test_workers_that_fall_silent_with_their_supervisor_are_a_finding(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container that the kernel ends for its memory takes all of them: nobody is left who could tell."""
+    forget_the_silent(desk)
+    monkeypatch.setattr("effectsvc.doctor.SILENT_S", 6.0)  # three beats, as below
+    command = [sys.executable, "-m", "effectsvc.cli", "worker", "--processes", str(OFTEN), "--lanes", "slow"]
+    process = subprocess.Popen(command, env=os.environ | desk.stack.environment, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: len(rows(desk, "live")) == OFTEN, "all beat")
+    finally:
+        process.kill()
+        process.wait()
+        for each in rows(desk, "live"):
+            os.kill(each["pid"], 9)
+    found = until(lambda: finding(desk, "workers_silent"), "all of them are silent")
+    assert found is not None
+    assert found["what"].startswith(f"{OFTEN} worker processes on {HOST}")
 
 
 def test_workers_without_a_supervisor_of_ours_that_fall_silent_one_after_another_are_a_finding(
@@ -124,6 +155,7 @@ def test_workers_without_a_supervisor_of_ours_that_fall_silent_one_after_another
     def on_list() -> list[int]:
         return [each["pid"] for each in desk.lines("workers", "list", "--lane", "alone")]
 
+    forget_the_silent(desk)
     for number in range(OFTEN):
         assert finding(desk, "workers_silent") is None
         process = desk.stack.start_process(f"alone-{number}", "worker", "--lanes", "alone")

@@ -31,9 +31,13 @@ def test_a_place_is_read_as_it_was_told_and_what_cannot_be_read_is_passed_over()
     body = tell_place(CellKeys("clinic"), PLACE).words[3]
     assert isinstance(body, bytes)
     more = orjson.dumps(orjson.loads(body) | {"name": "s2:0", "since": 1})
-    strange = [b"", b"[]", b"{", b'{"ends": 3}', orjson.dumps(orjson.loads(body) | {"ends": []})]
+    strange = [b"", b"\xff", b"[]", b"{", b'{"ends": 3}', orjson.dumps(orjson.loads(body) | {"ends": []})]
+    strange.append(orjson.dumps(orjson.loads(body) | {"ends": [["yesterday", 9]]}))
     raw = [word for number, each in enumerate(strange) for word in (f"x:{number}".encode(), each)]
-    assert read(b"s1:0", body, b"s2:0", more, *raw) == {"s1:0": PLACE, "s2:0": PLACE._replace(name="s2:0")}
+    assert read(b"s1:0", body, b"\xff", body, b"s2:0", more, *raw) == {
+        "s1:0": PLACE,
+        "s2:0": PLACE._replace(name="s2:0"),
+    }
 
 
 def test_a_place_fails_when_its_processes_ended_often_and_not_long_ago() -> None:

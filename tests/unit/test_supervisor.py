@@ -104,6 +104,22 @@ def test_a_process_that_is_started_as_the_signal_comes_is_told_to_end_too(superv
     assert looks_until(supervisor, lambda: not supervisor.places)
 
 
+def test_a_process_that_cannot_be_started_is_tried_again_and_holds_up_no_other(supervise: Made) -> None:
+    """Where the system has no room for one more, a supervisor that ended would leave the others to nobody."""
+    supervisor = supervise(LIVES, 2)
+    supervisor.start()
+    place, other = supervisor.places
+    assert place.child is not None
+    supervisor.command = ["/no/such/program"]
+    place.child.kill()
+    assert looks_until(supervisor, lambda: place.quick_deaths >= 3), "it is tried again and again"
+    assert other.child is not None
+    assert other.child.poll() is None
+    assert (place.child, [each.exit_status for each in place.ends]) == (None, [-9]), "none has ended since"
+    supervisor.command = LIVES
+    assert looks_until(supervisor, lambda: place.child is not None)
+
+
 def test_only_the_newest_ends_of_a_place_are_kept(supervise: Made) -> None:
     [place] = supervise(LIVES, 1).places
     for status in range(module.MAX_ENDS + 5):
