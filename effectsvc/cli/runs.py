@@ -166,6 +166,7 @@ def halt(
         raise typer.BadParameter("name a RUN and its --tenant, or an --agent or a --tenant whose runs all halt.")
     if run_id is not None and (tenant is None or agent is not None):
         raise typer.BadParameter("run ids are unique in a tenant: RUN goes with --tenant, and not with --agent.")
+    _check_names(tenant, agent)
     with Operator() as operator:
         if run_id is not None and tenant is not None:
             _halt_one(operator, run_id, tenant, reason, dry_run=dry_run, yes=yes, as_json=as_json)
@@ -173,6 +174,20 @@ def halt(
             _halt_all(operator, tenant, agent, parse_span(since), reason, dry_run=dry_run, yes=yes, as_json=as_json)
     if not dry_run:
         say("a relay cancels what is queued (`effectsvc relay`); what is unknown is reconciled as always.")
+
+
+def _check_names(tenant: str | None, agent: str | None) -> None:
+    """Raises BadParameter for one that no run can be of."""
+    from effectsvc.core.identity import NameKind, check_name
+    from effectsvc.errors import ContractError
+
+    names: list[tuple[NameKind, str | None]] = [("tenant", tenant), ("agent", agent)]
+    try:
+        for kind, name in names:
+            if name is not None:
+                check_name(kind, name)
+    except ContractError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _halt_one(
@@ -269,14 +284,14 @@ def _tell_others(operator: Operator, tenant: str | None, agent: str | None, reas
     from effectsvc.cli.output import actor
     from effectsvc.store import replies as r
 
-    opened_by_ms = operator.now_ms()
+    opened_by_n = operator.send(operator.commands.log_end())
     command = operator.commands.halt_runs(
         tenant=tenant or "",
         agent=agent or "",
-        opened_by_ms=opened_by_ms,
+        opened_by_n=opened_by_n,
         reason=reason[:MAX_HALT_REASON_CHARS],
         actor=actor()["actor"],
-        entry=operator.note("halt_runs", tenant=tenant, agent=agent, opened_by_ms=opened_by_ms, reason=reason),
+        entry=operator.note("halt_runs", tenant=tenant, agent=agent, opened_by_n=opened_by_n, reason=reason),
     )
     reply = operator.send(command)
     answer = "halted" if isinstance(reply, r.RunsHalted) else "already_halted"
@@ -348,7 +363,7 @@ def _told(operator: Operator, fields: dict[str, str]) -> dict[str, str]:
     """Of a run that has not called since all of its tenant or agent were halted: as its record will be when it does."""
     told, tenant, agent = operator.send(operator.commands.told_to_halt()), fields["tenant"], fields.get("agent", "")
     for name in ((tenant, ""), ("", agent), (tenant, agent)):
-        if name in told and int(fields["opened"]) <= told[name].opened_by_ms:
+        if name in told and told[name].means(fields):
             said = told[name]
             return {"halted": said.reason, "halted_by": said.actor, "halted_at": str(said.opened_by_ms)}
     return {}

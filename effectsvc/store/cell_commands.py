@@ -155,9 +155,9 @@ class CellCommands(CommandBuilder):
         return self._make(_READ["halt_run"], "halt_run", keys, (short(run), tenant, reason, actor, entry))
 
     def halt_runs(
-        self, *, tenant: str, agent: str, opened_by_ms: int, reason: str, actor: str, entry: bytes
+        self, *, tenant: str, agent: str, opened_by_n: int, reason: str, actor: str, entry: bytes
     ) -> Command[HaltRunsReply]:
-        """Halts, at its next call, each run opened by then (the store's clock) that is the tenant's and the agent's.
+        """Halts, at its next call, each run of the tenant's and the agent's that was opened by this entry of the log.
 
         Empty is any tenant or any agent, not both; an agent's are those that it opened or calls in. Raises ValueError
         for a name that no run can be of.
@@ -165,7 +165,7 @@ class CellCommands(CommandBuilder):
         if not tenant + agent or "\n" in tenant + agent + actor:
             raise ValueError("a tenant or an agent is named, in one line")
         k = self.keys
-        argv = (tenant, agent, opened_by_ms, reason, actor, entry)
+        argv = (tenant, agent, opened_by_n, reason, actor, entry)
         return self._make(_READ["halt_runs"], "halt_runs", (k.meta, k.log, k.switches), argv)
 
     # ---- switches --------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ The operations stand in six files by what they are about: `effect_commands`, `wa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from effectsvc.store.cell_commands import (
@@ -98,6 +99,10 @@ class Commands(EffectCommands, WaitingCommands, EvidenceCommands, CellCommands, 
         """Whose runs were all halted, by tenant and agent, either of which may be empty."""
         return Read(("HGETALL", self.keys.switches), _told_map)
 
+    def log_end(self) -> Read[int]:
+        """The n of the log's last entry."""
+        return Read(("HGET", self.keys.meta, "n"), int)
+
     def swept(self, run: str) -> Read[int]:
         """A halted run that has no open effects left needs no sweep: it takes in none any more."""
         return Read(("ZREM", self.keys.halted, short(run)), integer)
@@ -119,9 +124,16 @@ def text_map(raw: Any) -> dict[str, str]:
 class ToldToHalt(NamedTuple):
     """All runs of a tenant or agent that were opened by then are halted, each at its next call."""
 
+    opened_by_n: int
+    """By this entry of the log; of a run that has none noted, the time says it."""
     opened_by_ms: int
     actor: str
     reason: str
+
+    def means(self, run: Mapping[str, str]) -> bool:
+        """Whether the run of this record was opened by then."""
+        noted = run.get("opened_n")
+        return int(run["opened"]) <= self.opened_by_ms if noted is None else int(noted) <= self.opened_by_n
 
 
 def is_frozen(switch: str, ids: str) -> bool:
@@ -134,8 +146,8 @@ def _told_map(raw: Any) -> dict[tuple[str, str], ToldToHalt]:
     for name, text in text_map(raw).items():
         if name.startswith(_TOLD):
             tenant, _, agent = name.removeprefix(_TOLD).partition("\n")
-            by_ms, actor, reason = text.split("\n", 2)
-            found[tenant, agent] = ToldToHalt(int(by_ms), actor, reason)
+            by_n, by_ms, actor, reason = text.split("\n", 3)
+            found[tenant, agent] = ToldToHalt(int(by_n), int(by_ms), actor, reason)
     return found
 
 

@@ -234,6 +234,7 @@ class EvidenceCommands(CommandBuilder):
             k.counts,
             k.run_open(at.run),
             self._tombs(at.effect_id),
+            k.epochs,
         )
         argv = (
             at.effect_id,

@@ -154,4 +154,7 @@ def test_which_runs_are_halted_is_said_in_one_way(desk: Desk) -> None:
     """Usage: a run and its tenant, or an agent or a tenant."""
     for words in ((), ("run-1",), ("run-1", "--tenant", "acme", "--agent", "atlas")):
         assert desk.run("runs", "halt", *words, "--reason", "r", "--yes").exit_code == 2
+    for words in (("--agent", ""), ("--agent", "a\nb"), ("--tenant", ""), ("run-1", "--tenant", "a b")):
+        said = desk.run("runs", "halt", *words, "--reason", "r", "--yes")
+        assert said.exit_code == 2, said.output
     assert desk.run("runs", "halt", "--agent", "nobody", "--reason", "r", "--yes").exit_code == 0

@@ -12,6 +12,7 @@ import pytest
 from effectsvc.errors import StoreProtocolError
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Command, Read, ReadCall, integer
+from effectsvc.store.evidence_commands import Begun
 from tests.contract.stage import AGENT, TENANT, TOOL, Stage, digest
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
@@ -31,10 +32,10 @@ def test_halt_run_stops_every_later_call_and_keeps_its_first_reason(stage: Stage
     assert stage.send(stage.commands.swept(stage.run)) == 1
 
 
-def halt_runs(stage: Stage, *, tenant: str = "", agent: str = "", opened_by_ms: int = 0) -> Any:
-    by_ms = opened_by_ms or stage.now_ms()
+def halt_runs(stage: Stage, *, tenant: str = "", agent: str = "", opened_by_n: int | None = None) -> Any:
+    by_n = stage.send(stage.commands.log_end()) if opened_by_n is None else opened_by_n
     return stage.commands.halt_runs(
-        tenant=tenant, agent=agent, opened_by_ms=by_ms, reason="all of it", actor="pat", entry=b"halt_runs"
+        tenant=tenant, agent=agent, opened_by_n=by_n, reason="all of it", actor="pat", entry=b"halt_runs"
     )
 
 
@@ -45,7 +46,6 @@ def call(stage: Stage, run: str, *, agent: str = AGENT, above: tuple[str, ...] =
 
 def later(stage: Stage) -> str:
     """A run that is opened after what was said so far."""
-    stage.wait_past(stage.now_ms())
     stage.open_run(run := digest())
     return run
 
@@ -84,25 +84,58 @@ def test_halt_runs_halts_an_idle_run_at_its_next_call_if_it_is_the_tenants_or_it
     assert [each["type"] for each in twins.log()[-2:]] == ["decision", "decision"], "once"
 
 
-def test_halt_runs_leaves_what_is_opened_after_it_and_moves_on_only_with_a_later_time(stage: Stage) -> None:
-    """A command that is sent again halts nothing that was opened in between; a time to come is now."""
+def test_halt_runs_leaves_what_is_opened_after_it_and_moves_on_only_when_it_is_said_anew(stage: Stage) -> None:
+    """A command that is sent again halts nothing that was opened in between; an entry to come is the last one."""
     command = halt_runs(stage, agent=AGENT)
     first, second = stage.twice(command)
     assert second == r.RunsAlreadyHalted(first.opened_by_ms)
     new = later(stage)
     assert stage.send(command) == r.RunsAlreadyHalted(first.opened_by_ms)
     assert isinstance(call(stage, new), r.Proposed)
-    assert stage.send(stage.commands.told_to_halt()) == {("", AGENT): (first.opened_by_ms, "pat", "all of it")}
-    assert stage.send(halt_runs(stage, agent=AGENT, opened_by_ms=2**53)).opened_by_ms <= stage.now_ms()
+    [(name, said)] = stage.send(stage.commands.told_to_halt()).items()
+    assert (name, *said) == (("", AGENT), first.n - 1, first.opened_by_ms, "pat", "all of it")
+    assert stage.send(halt_runs(stage, agent=AGENT, opened_by_n=2**53)).opened_by_ms <= stage.now_ms()
     assert call(stage, new).rule == "run_halted"
     assert isinstance(call(stage, later(stage)), r.Proposed)
     assert stage.send(stage.commands.freezes()) == {}
 
 
+def test_halt_runs_asks_no_clock_which_runs_were_opened_by_then(stage: Stage) -> None:
+    """A server that takes over may have one that is behind: what was opened stands in the order of the log."""
+    set_opened(stage, stage.run, stage.now_ms() + 600_000)
+    stage.send(halt_runs(stage, agent=AGENT))
+    assert call(stage, stage.run).rule == "run_halted"
+    new = later(stage)
+    set_opened(stage, new, 1)
+    assert isinstance(call(stage, new), r.Proposed)
+
+
+def test_halt_runs_asks_the_clock_of_a_run_that_a_version_opened_which_noted_no_entry(stage: Stage) -> None:
+    stage.open_run(new := digest())
+    stage.send(halt_runs(stage, agent=AGENT))
+    for run, opened in ((stage.run, stage.now_ms() - 1), (new, stage.now_ms() + 1)):
+        set_opened(stage, run, opened)
+        stage.send(Read(("HDEL", stage.commands.keys.run(run), "opened_n"), int))
+    assert call(stage, stage.run).rule == "run_halted"
+    assert isinstance(call(stage, new), r.Proposed)
+
+
+def test_halt_runs_reaches_a_run_that_the_store_had_lost_and_that_comes_back_afterwards(twins: Stage) -> None:
+    """It was opened before the loss, and what is said since means it; what was said before the loss does not."""
+    lost = twins.address(run=digest())
+    begun = Begun(TOOL, 1, TENANT, AGENT, "lost", 1, f"{'f' * 16}:1:{'0' * 16}", "x", run_id="the run of old")
+    twins.send(halt_runs(twins, agent=AGENT))
+    assert isinstance(twins.send(twins.commands.adopt(lost, begun=begun, next_step="review", entry=b"a")), r.Adopted)
+    assert call(twins, lost.run).rule == "run_halted"
+
+
+def set_opened(stage: Stage, run: str, at_ms: int) -> None:
+    stage.send(Read(("HSET", stage.commands.keys.run(run), "opened", at_ms), int))
+
+
 def test_halt_runs_stops_what_is_called_below_an_idle_run(twins: Stage) -> None:
     """The run below was opened later, and by another; its parent is halted for whoever looks up to it."""
     twins.send(halt_runs(twins, agent=AGENT))
-    twins.wait_past(twins.now_ms())
     child = digest()
     command = twins.commands.open_run(
         run=child, tenant=TENANT, run_id=child, agent="another", state="", deadline_ms=None, parent=twins.run,

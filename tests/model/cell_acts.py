@@ -36,11 +36,11 @@ class CellActs(Machine):
             case _:
                 self.world.open_run(run)
 
-    @act(tenant=one_of(["", "globex"]), agent=one_of(AGENTS), opened_by_ms=one_of([0, 0, 0, NEVER_MS]), weight=1)
-    def halt_runs(self, tenant: str, agent: str, opened_by_ms: int) -> None:
+    @act(tenant=one_of(["", "globex"]), agent=one_of(AGENTS), opened_by_n=one_of([0, 0, 0, NEVER_MS]), weight=1)
+    def halt_runs(self, tenant: str, agent: str, opened_by_n: int) -> None:
         """Mostly of runs that are not there: all of this world were opened at its beginning."""
         said = {"reason": "why", "actor": "pat", "entry": b"halt_runs"}
-        self.send(self.commands.halt_runs(tenant=tenant, agent=agent, opened_by_ms=opened_by_ms, **said))
+        self.send(self.commands.halt_runs(tenant=tenant, agent=agent, opened_by_n=opened_by_n, **said))
 
     @act(freeze_id=one_of(sorted(FREEZES)), weight=2)
     def freeze(self, freeze_id: str) -> None:

@@ -39,14 +39,15 @@ local function refuse(why, where, detail, may_halt)
   if may_halt and (halts_any == '1' or string.find(halt_rules, ' ' .. why .. ' ', 1, true)) then halt(run, why, '', entry) end
   return { 'refused', why, where, detail, n, short_epoch }
 end
-local scope, ids = frozen(tenant, tool, agent)
+local switches = switches_of(record.agent, agent)
+local scope, ids = open_one(switches)
 if scope == 'fleet' or scope == 'tenant' then return refuse('kill_switch', '0.5:kill_switch', scope .. ' ' .. ids, true) end
 if scope then
   local n = append('decision', 'frozen', scope .. '_frozen', '0.5:kill_switch', '', '', entry)
   if string.find(halt_rules, ' ' .. scope .. '_frozen ', 1, true) then halt(run, scope .. '_frozen', '', entry) end
   return { 'frozen', scope, ids, n, short_epoch }
 end
-local stop, reason = stop_of_call(record, above)
+local stop, reason = stop_of_call(record, above, switches)
 if stop == 'wrong_keys' then return { stop, reason } end
 if stop == 'halted' then return refuse('run_halted', '0.7:run_halted', reason, false) end
 if stop == 'deadline' then return refuse('deadline_passed', '9:deadline', reason, false) end

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[ adopt: none, or any but committed -> unknown, from an attempt that the store has forgotten
-KEYS   meta log effect payload run intent lane leases unknown rerun lookup parked held counts open tomb_effect
+KEYS   meta log effect payload run intent lane leases unknown rerun lookup parked held counts open tomb_effect epochs
 ARGV   effect_id tool version tenant agent run run_id ancestors lane args occurrence token executor next compensates payload entry
 REPLY  adopted n epoch | retired what value | already state
 ]]
@@ -32,10 +32,12 @@ else
   if compensates ~= '' then redis.call('HSET', k_effect, 'compensates', compensates) end
   if payload ~= '' then redis.call('SET', k_payload, payload) end
 end
--- What is proved not to have happened may begin again, and only in a run.
+-- What is proved not to have happened may begin again, and only in a run. That was opened before the store lost it, so before
+-- whatever was said in this epoch.
 if run_id ~= '' and redis.call('EXISTS', k_run) == 0 then
   redis.call('HSET', k_run, 'tenant', tenant, 'run_id', run_id, 'agent', agent, 'state', '', 'deadline', '',
-    'parent', string.match(ancestors, '^%S+') or '', 'ancestors', ancestors, 'opened', int(now))
+    'parent', string.match(ancestors, '^%S+') or '', 'ancestors', ancestors, 'opened', int(now),
+    'opened_n', string.match(redis.call('HGET', k_epochs, short_epoch), '%d+$'))
 end
 -- The newest attempt stays the current one; each that may have acted is alive until it is known to be over.
 if not f[3] or tonumber(f[3]) < tonumber(number) then

@@ -50,5 +50,5 @@ if parent ~= '' then
 end
 if not home then redis.call('HSET', k_tenants, tenant, here) end
 redis.call('HSET', k_run, 'tenant', tenant, 'run_id', run_id, 'agent', agent, 'state', state, 'deadline', deadline_ms,
-  'parent', parent, 'ancestors', ancestors, 'opened', int(now))
+  'parent', parent, 'ancestors', ancestors, 'opened', int(now), 'opened_n', redis.call('HGET', k_meta, 'n'))
 return { 'opened', state, '', deadline_ms, ancestors, tenant_key(), int(now) }

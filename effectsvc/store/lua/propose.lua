@@ -57,7 +57,8 @@ local home = redis.call('HGET', k_tenants, tenant)
 local here = string.match(k_meta, '^{(.-)}')
 if home and home ~= here then return { 'wrong_cell', home } end
 
-local scope, ids = frozen(tenant, tool, agent)
+local switches = switches_of(record.agent, agent)
+local scope, ids = open_one(switches)
 if scope == 'fleet' or scope == 'tenant' then return refuse('kill_switch', '0.5:kill_switch', scope .. ' ' .. ids, true) end
 if scope then
   local why = scope .. '_frozen'
@@ -65,7 +66,7 @@ if scope then
   if string.find(halt_rules, ' ' .. why .. ' ', 1, true) then halt(run, why, '', entry) end
   return { 'frozen', scope, ids, n, short_epoch }
 end
-local stop, reason = stop_of_call(record, above)
+local stop, reason = stop_of_call(record, above, switches)
 if stop == 'wrong_keys' then return { stop, reason } end
 if stop == 'halted' then return refuse('run_halted', '0.7:run_halted', reason, false) end
 if stop == 'deadline' then return refuse('deadline_passed', '9:deadline', reason, false) end

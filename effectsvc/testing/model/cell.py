@@ -57,8 +57,8 @@ class Cell:
         self.log_keys: dict[str, str] = {}
         self.switches: dict[str, tuple[str, ...]] = {}
         self.freezes: dict[str, tuple[str, str] | None] = {}
-        self.told_to_halt: dict[tuple[str, str], tuple[int, str, str]] = {}
-        """By tenant and agent, either of which may be empty: runs opened by when, who said so, and why."""
+        self.told_to_halt: dict[tuple[str, str], tuple[int, int, str, str]] = {}
+        """By tenant and agent, either of which may be empty: runs opened by which entry and when, who said so, why."""
         self.tombs: dict[str, str] = {}
         self.lanes: set[str] = set()
         self.live: dict[str, dict[str, int]] = {}
@@ -102,7 +102,7 @@ class Cell:
         runs = [
             (
                 (digest, run.tenant, run.halted, run.deadline is not None and self.now > run.deadline, run.closed),
-                tuple(sorted(name for name, (by_ms, *_) in self.told_to_halt.items() if run.opened <= by_ms)),
+                tuple(sorted(name for name, (by_n, *_) in self.told_to_halt.items() if run.opened_n <= by_n)),
                 (run.recent, run.recent_ids, run.looped, run.calls, run.cost, tuple(sorted(run.tool_calls.items()))),
             )
             for digest, run in self.runs.items()
@@ -220,8 +220,8 @@ class Cell:
     def _told(self, run: Run, agent: str) -> tuple[str, str] | None:
         """Who told all runs to halt among which this one is, called in by this agent, and why."""
         names = ((run.tenant, ""), ("", run.agent), (run.tenant, run.agent), ("", agent), (run.tenant, agent))
-        for by_ms, actor, reason in (self.told_to_halt[name] for name in names if name in self.told_to_halt):
-            if run.opened <= by_ms:
+        for by_n, _, actor, reason in (self.told_to_halt[name] for name in names if name in self.told_to_halt):
+            if run.opened_n <= by_n:
                 return actor, reason
         return None
 

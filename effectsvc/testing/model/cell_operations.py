@@ -86,7 +86,7 @@ class CellOperations(EpochOperations, Calls):
             if len(above) > MAX_ANCESTORS:
                 return r.Conflict("depth")
         self.tenants[tenant] = self.name
-        opened = Run(tenant, run_id, agent, state, deadline_ms, parent, above, self.now)
+        opened = Run(tenant, run_id, agent, state, deadline_ms, parent, above, self.now, self.n)
         self.runs[run] = opened
         return r.Opened(*self._facts(opened, log_key))
 
@@ -130,14 +130,14 @@ class CellOperations(EpochOperations, Calls):
         return r.RunHalted(reason, open_count, *said)
 
     def halt_runs(
-        self, *, tenant: str, agent: str, opened_by_ms: int, reason: str, actor: str, entry: bytes
+        self, *, tenant: str, agent: str, opened_by_n: int, reason: str, actor: str, entry: bytes
     ) -> HaltRunsReply:
         """Stops all runs of a tenant or agent that were opened by then, each at its next call."""
-        by_ms, before = min(opened_by_ms, self.now), self.told_to_halt.get((tenant, agent))
-        if before is not None and before[0] >= by_ms:
-            return r.RunsAlreadyHalted(before[0])
-        self.told_to_halt[tenant, agent] = (by_ms, actor, reason)
-        return r.RunsHalted(by_ms, *self.append("halt_runs", "halted", entry, rule=reason))
+        by_n, before = min(opened_by_n, self.n), self.told_to_halt.get((tenant, agent))
+        if before is not None and before[0] >= by_n:
+            return r.RunsAlreadyHalted(before[1])
+        self.told_to_halt[tenant, agent] = (by_n, self.now, actor, reason)
+        return r.RunsHalted(self.now, *self.append("halt_runs", "halted", entry, rule=reason))
 
     # ---- switches --------------------------------------------------------------------------------------------------
 

@@ -215,6 +215,7 @@ class Run:
     parent: str
     ancestors: tuple[str, ...]
     opened: int
+    opened_n: int
     halted: str | None = None
     halted_at: int | None = None
     halted_by: str | None = None

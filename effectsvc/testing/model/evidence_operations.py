@@ -261,7 +261,8 @@ class EvidenceOperations(EffectOperations):
             state = str(e.state)
         if begun.run_id and at.run not in self.runs:
             parent = at.above[0] if at.above else ""
-            self.runs[at.run] = Run(begun.tenant, begun.run_id, begun.agent, "", None, parent, at.above, self.now)
+            opened = self.now, self.epochs[self.short_epoch][1]
+            self.runs[at.run] = Run(begun.tenant, begun.run_id, begun.agent, "", None, parent, at.above, *opened)
         if e.lane is None:  # refused at propose, or cancelled before it: never meant for a lane
             e.lane, e.version, e.occ = at.lane, begun.version, begun.occurrence
         if (e.attempt or 0) < number:

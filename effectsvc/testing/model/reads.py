@@ -46,8 +46,8 @@ def _hash(model: Model, key: str) -> dict[str, bytes]:
             found = {tenant: f"{day} {minor}" for tenant, (day, minor) in model.spent.items()}
         case "switches":
             found = {name: " ".join(ids) for name, ids in model.switches.items()}
-            for (tenant, agent), (by_ms, actor, reason) in model.told_to_halt.items():
-                found[f"halt:{tenant}\n{agent}"] = f"{by_ms}\n{actor}\n{reason}"
+            for (tenant, agent), (by_n, by_ms, actor, reason) in model.told_to_halt.items():
+                found[f"halt:{tenant}\n{agent}"] = f"{by_n}\n{by_ms}\n{actor}\n{reason}"
         case "freezes":
             found = {name: "\n".join(known) if known else "ended" for name, known in model.freezes.items()}
         case "executors":

@@ -1,11 +1,13 @@
 -- What stands in the way of an effect: an open switch, or a halted or expired run.
 local SCOPES = { 'fleet', 'cell', 'tenant', 'tool', 'agent' }
-local function frozen(tenant, tool, agent)
-  local open = redis.call('HMGET', k_switches, 'fleet', 'cell', 'tenant:' .. tenant, 'tool:' .. tool, 'agent:' .. agent)
+local function open_one(switches)
   for i = 1, 5 do
-    if open[i] and open[i] ~= '' then return SCOPES[i], open[i] end
+    if switches[i] and switches[i] ~= '' then return SCOPES[i], switches[i] end
   end
   return nil
+end
+local function frozen(tenant, tool, agent)
+  return open_one(redis.call('HMGET', k_switches, 'fleet', 'cell', 'tenant:' .. tenant, 'tool:' .. tool, 'agent:' .. agent))
 end
 -- Answers 'halted', reason | 'deadline', ms | 'wrong_keys', what | nil. `above` are the keys of the run's ancestors.
 local function run_stop(run, above)
@@ -21,7 +23,8 @@ local function run_stop(run, above)
   return nil
 end
 local function load_run()
-  local r = redis.call('HMGET', k_run, 'tenant', 'halted', 'ancestors', 'deadline', 'closed', 'agent', 'opened')
+  local r = redis.call('HMGET', k_run, 'tenant', 'halted', 'ancestors', 'deadline', 'closed', 'agent', 'opened', 'opened_n')
   if not r[1] then return nil end
-  return { tenant = r[1], halted = r[2], ancestors = r[3] or '', deadline = r[4], closed = r[5], agent = r[6], opened = r[7] }
+  return { tenant = r[1], halted = r[2], ancestors = r[3] or '', deadline = r[4], closed = r[5], agent = r[6], opened = r[7],
+    opened_n = r[8] }
 end
