@@ -287,9 +287,10 @@ def _log(seen: Observed, _: Settings) -> list[Finding]:
                     "the proof: the exported log has a hole", "`effectsvc log verify`; find out who did it.")
         )  # fmt: skip
     if seen.last_log_n and seen.last_log_n != int(seen.meta.get("n", "0")):
+        end = f"at entry {seen.last_log_n}" if seen.last_log_n > 0 else "with an entry that is none of the cell's"
         found.append(
             Finding("log_behind", "danger",
-                    f"The log ends at entry {seen.last_log_n}, and the cell has counted {seen.meta.get('n')}.",
+                    f"The log ends {end}, and the cell has counted {seen.meta.get('n')}.",
                     "the proof: entries are missing", "`effectsvc log verify`; find out who wrote by hand.")
         )  # fmt: skip
     return found

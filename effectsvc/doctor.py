@@ -145,7 +145,8 @@ def _look_at_log(store: SyncStore, keys: CellKeys, seen: Observed) -> None:
     newest = store.send(Read(("XREVRANGE", keys.log, "+", "-", "COUNT", 1), list))
     if newest:
         stream_id, raw = newest[0]
-        seen.last_log_ms, seen.last_log_n = int(stream_id.split(b"-")[0]), int(text_map(raw)["n"])
+        told = dict(zip(raw[::2], raw[1::2], strict=True)).get(b"n", b"")
+        seen.last_log_ms, seen.last_log_n = int(stream_id.split(b"-")[0]), int(told) if told.isdigit() else -1
 
 
 def _flat(raw: list[Any]) -> dict[str, Any]:

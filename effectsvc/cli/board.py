@@ -10,12 +10,12 @@ from typing import Any, Final
 import orjson
 
 from effectsvc.cell_watch import ANSWER_S, CellWatch
-from effectsvc.cli.log_window import LogWindow, RawEntry, time_ms
+from effectsvc.cli.log_window import LogWindow, RawEntry, read_entry, time_ms
 from effectsvc.cli.operator import Operator
 from effectsvc.cli.roster import WorkerNow, read_workers
 from effectsvc.core.states import State
 from effectsvc.errors import CellMissing
-from effectsvc.store.commands import Read, raw_bytes, text_map
+from effectsvc.store.commands import Read, raw_bytes
 
 HALTS_S: Final = 300.0
 """Halts are told for so long: who comes to look sees what has just been stopped."""
@@ -165,10 +165,9 @@ class Board:
 def _halt(entry: RawEntry) -> dict[str, Any] | None:
     """The halt that an entry tells of, by a person, a host or a rule."""
     stream_id, raw = entry
-    fields = text_map(raw) if b"halt" in raw else {}
+    fields, said = (read_entry(raw) if b"halt" in raw else None) or ({}, {})
     if fields.get("type") != "halt":
         return None
-    said = orjson.loads(fields["e"])
     actor = said.get("actor") or said.get("by", "")
     return {
         "at_ms": time_ms(stream_id),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
+
+import orjson
 
 from effectsvc.cli.operator import Operator
 from effectsvc.store.commands import Read, text_map
@@ -15,6 +17,24 @@ MAX_ENTRIES: Final = 50_000
 
 RawEntry: TypeAlias = tuple[str, list[bytes]]
 """An entry's id in the stream, which begins with Redis time in ms, and its fields and values in turn."""
+
+
+_FIELDS: Final = frozenset({"n", "type", "op", "answer", "rule", "layer", "from", "to", "e"})
+"""Of an entry that a script wrote; and the epoch, which no question here is about."""
+
+
+def read_entry(raw: list[bytes]) -> tuple[dict[str, str], dict[str, Any]] | None:
+    """What the script says of an entry, and what its writer does; None for one that no script of ours wrote so.
+
+    Such a one hides no other: the exporter tells it in the log, and the webhook its receiver.
+    """
+    try:
+        fields = text_map(raw)
+        record = orjson.loads(fields["e"])
+        is_ours = fields.keys() >= _FIELDS and fields["n"].isdecimal() and isinstance(record, dict)
+    except (LookupError, ValueError):
+        return None
+    return (fields, record) if is_ours else None
 
 
 class LogWindow:
@@ -47,7 +67,8 @@ class LogWindow:
         That is later than `from_ms` where the limit ended the reading, or where what was exported is trimmed already.
         """
         first = self._operator.send(Read(("XRANGE", self._operator.keys.log, "-", "+", "COUNT", 1), _entries))
-        if not first or text_map(first[0][1])["n"] == "1":
+        raw = first[0][1] if first else []
+        if not first or dict(zip(raw[::2], raw[1::2], strict=True)).get(b"n") == b"1":
             return self._reaches_ms
         return max(self._reaches_ms, time_ms(first[0][0]))
 

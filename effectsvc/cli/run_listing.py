@@ -11,9 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-import orjson
-
-from effectsvc.cli.log_window import CHUNK, LogWindow
+from effectsvc.cli.log_window import CHUNK, LogWindow, read_entry
 from effectsvc.cli.open_effects import batches, facts_of, open_effects
 from effectsvc.cli.operator import Operator
 from effectsvc.cli.output import say, span
@@ -120,21 +118,22 @@ def _called(operator: Operator, *, now_ms: int, since_s: float) -> tuple[dict[st
     seen: dict[str, _Seen] = {}
     digests: dict[tuple[str, str], str] = {}
     for stream_id, raw in window:
-        fields = dict(zip(raw[::2], raw[1::2], strict=True))
-        if fields[b"op"] not in _CALLS and fields[b"type"] != b"halt":
+        told = dict(zip(raw[::2], raw[1::2], strict=True))
+        if told.get(b"op") not in _CALLS and told.get(b"type") != b"halt":  # most entries are not read for it
             continue
-        said = orjson.loads(fields[b"e"])
-        name = (said.get("tenant", ""), said.get("run", ""))
-        if not all(name):
+        fields, said = read_entry(raw) or ({}, {})
+        tenant, run = said.get("tenant"), said.get("run")
+        if not (isinstance(tenant, str) and isinstance(run, str) and tenant and run):
             continue
+        name = (tenant, run)
         if name not in digests:
             digests[name] = short(run_digest(tenant=name[0], run_id=name[1]))
         each = seen.setdefault(digests[name], _Seen(name[0]))
         # A halt is told beside the call that caused it, and a known call id is no new call.
-        if fields[b"type"] == b"halt" or (fields[b"type"] == b"replay" and fields[b"rule"] == b"call"):
+        if fields["type"] == "halt" or (fields["type"] == "replay" and fields["rule"] == "call"):
             continue
         each.calls += 1
-        each.agents.add(said.get("agent", ""))
+        each.agents.add(str(said.get("agent", "")))
         each.last_call_ms = each.last_call_ms or int(stream_id.partition("-")[0])
     covered_s = (now_ms - window.covered_from_ms()) / 1000
     if covered_s < since_s - 1:

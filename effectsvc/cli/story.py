@@ -10,9 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import orjson
-
-from effectsvc.cli.log_window import CHUNK, MAX_ENTRIES, LogWindow, RawEntry, time_ms
+from effectsvc.cli.log_window import CHUNK, MAX_ENTRIES, LogWindow, RawEntry, read_entry, time_ms
 from effectsvc.cli.next_steps import of_effect
 from effectsvc.cli.notes import MAX_NOTE_CHARS, plain_note
 from effectsvc.cli.operator import Loaded, Operator
@@ -22,7 +20,7 @@ from effectsvc.core.identity import call_claim_digest, parse_attempt_token, prov
 from effectsvc.core.states import State
 from effectsvc.errors import ContractError
 from effectsvc.executor_files import executor_is_dead, state_dir
-from effectsvc.store.commands import Read, raw_bytes, text_map
+from effectsvc.store.commands import Read, raw_bytes
 from effectsvc.tools.audit import audit_values
 
 DUE_SETS: Final = ("lane", "rerun", "lookup", "parked", "leases", "held")
@@ -259,8 +257,7 @@ def about_effect(effect_id: str, entries: Iterable[RawEntry]) -> Iterator[dict[s
         # Looked for in the bytes first: parsing every entry would take ten times as long.
         if not any(needle in value for value in raw):
             continue
-        fields = text_map(raw)
-        record = orjson.loads(fields["e"])
+        fields, record = read_entry(raw) or ({"type": ""}, {})
         closes = fields["type"] == "compensated"  # its move is that of the effect that was undone
         if record.get("compensates" if closes else "effect") == effect_id:
             yield told_entry(stream_id, fields, record)

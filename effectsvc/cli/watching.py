@@ -184,15 +184,12 @@ class Follower:
 
     def _told(self, entries: Sequence[RawEntry]) -> Iterator[dict[str, Any]]:
         """Those that are about what is watched."""
-        import orjson
-
+        from effectsvc.cli.log_window import read_entry
         from effectsvc.cli.story import told_entry
-        from effectsvc.store.commands import text_map
 
         read = []
         for stream_id, raw in entries:
-            fields = text_map(raw)
-            record = orjson.loads(fields["e"])
+            fields, record = read_entry(raw) or ({"type": ""}, {})
             # A compensation closes what it undoes: the same bytes tell both.
             about = record.get("compensates" if fields["type"] == "compensated" else "effect")
             if about and self.watched.effect_id in (None, about):

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from effectsvc.core.decision import note_entry
+from effectsvc.store.commands import Read
 from tests.acceptance.deployment import PROJECT, until
 from tests.acceptance.desk import SECRET, Desk, desk_in
 from tests.command_line import check_json
@@ -298,3 +299,96 @@ def test_the_board_goes_on_while_the_store_is_away_and_when_it_is_back(desk: Des
             assert board.interrupt() == 0
         link.cut()
         assert desk.run("top", "--once", EFFECTSVC_REDIS_URL=url).exit_code == 7
+
+
+# ---- entries that cannot be read -------------------------------------------------------------------------------------
+
+NONSENSE: list[list[str | bytes]] = [
+    ["junk", "1"],
+    [b"\xff", b"\xff"],
+    [
+        "n",
+        "1",
+        "type",
+        "halt",
+        "op",
+        "propose",
+        "answer",
+        "x",
+        "rule",
+        "r",
+        "layer",
+        "l",
+        "from",
+        "",
+        "to",
+        "",
+        "e",
+        "{",
+    ],
+    [
+        "n",
+        "x",
+        "type",
+        "halt",
+        "op",
+        "propose",
+        "answer",
+        "x",
+        "rule",
+        "r",
+        "layer",
+        "l",
+        "from",
+        "",
+        "to",
+        "",
+        "e",
+        "{}",
+    ],
+    [
+        "n",
+        "1",
+        "type",
+        "x",
+        "op",
+        "propose",
+        "answer",
+        "x",
+        "rule",
+        b"\xff",
+        "layer",
+        "l",
+        "from",
+        "",
+        "to",
+        "",
+        "e",
+        "{}",
+    ],
+    ["n", "1", "type", "x", "op", "propose", "answer", "x", "rule", "r", "layer", "l", "from", "", "to", "", "e", "[]"],
+    ["type", "halt", "op", "propose", "e", '{"run":7,"tenant":[]}'],
+]
+"""Entries that no script of ours writes: other names, bytes that are no text, a record that is none."""
+
+
+def test_an_entry_of_the_log_that_cannot_be_read_hides_nothing_and_keeps_nobody_from_halting(
+    desk: Desk, tmp_path: Path
+) -> None:
+    """Who has to stop an agent now is not kept from it by what somebody wrote into the stream."""
+    agent = secrets.token_hex(4)
+    effect_id = desk.propose(agent=agent, run_id=agent)
+    with program(desk, tmp_path, "effects", "watch", effect_id) as watching:
+        until(watching.told, "it says where the effect stands")
+        for words in [*NONSENSE, ["junk", effect_id]]:
+            desk.store.send(Read(("XADD", desk.keys.log, "*", *words), bytes))
+        assert [each["run_id"] for each in desk.lines("runs", "list", "--agent", agent)] == [agent]
+        for verb in (("show",), ("timeline",)):
+            assert desk.run("effects", *verb, effect_id).exit_code == 0
+        assert desk.json("top", "--once")["reachable"] is True
+        found = map(json.loads, desk.run("doctor", "--json").stdout.splitlines())
+        assert "none of the cell's" in next(each["what"] for each in found if each.get("code") == "log_behind")
+        halted, *_ = desk.lines("runs", "halt", "--agent", agent, "--reason", "runs away", "--yes")
+        assert (halted["run_id"], halted["answer"]) == (agent, "halted")
+        assert watching.process.wait(30) == 0
+    assert watching.told()[-1]["to"] == "cancelled"
