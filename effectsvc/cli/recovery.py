@@ -15,7 +15,7 @@ from effectsvc.cli.steps import Step, recorded, step, tell
 
 if TYPE_CHECKING:
     from effectsvc.cli.operator import Operator
-    from effectsvc.decisionlog.recovery import LostAttempt
+    from effectsvc.decisionlog.recovery import LostAttempt, Rollback
     from effectsvc.store.async_store import Mark
     from effectsvc.store.commands import AcceptReply
     from effectsvc.store.epochs import Witness
@@ -160,7 +160,7 @@ def steps_of(operator: Operator, past: Past) -> list[Step]:
     gone = "there is no newer copy of the store"
     log = operator.settings.log_dir
     here = log is not None and os.access(log, os.R_OK | os.X_OK)
-    untold = _untold(operator, past, log) if log is not None and here else []
+    untold = _is_untold(operator, past, log) if log is not None and here else False
     if untold is None:
         return [step("log", "verify", str(log))]
     if untold:
@@ -174,8 +174,9 @@ def steps_of(operator: Operator, past: Past) -> list[Step]:
     return steps
 
 
-def _untold(operator: Operator, past: Past, log: Path) -> list[LostAttempt] | None:
-    """The attempts of these rollbacks that the exported log knows and the store does not; None for a damaged log."""
+def _is_untold(operator: Operator, past: Past, log: Path) -> bool | None:
+    """Whether the exported log knows anything of these rollbacks that the store does not; None for a damaged log."""
+    from effectsvc.cli.lost_stops import are_told
     from effectsvc.core.identity import parse_attempt_token
     from effectsvc.decisionlog import DecisionLogError
     from effectsvc.decisionlog.recovery import rollbacks
@@ -186,7 +187,9 @@ def _untold(operator: Operator, past: Past, log: Path) -> list[LostAttempt] | No
         return None
     lost = [attempt for rollback in told for attempt in rollback.attempts]
     known = {each.effect_id: each.attempt for each in operator.load(attempt.effect_id for attempt in lost)}
-    return [each for each in lost if known.get(each.effect_id, 0) < parse_attempt_token(each.begun.token).n]
+    if any(known.get(each.effect_id, 0) < parse_attempt_token(each.begun.token).n for each in lost):
+        return True
+    return not are_told(operator, [stop for rollback in told for stop in rollback.stops])
 
 
 AcceptLoss = Annotated[
@@ -216,6 +219,7 @@ def recover(
 
     That is what this host's spool holds, and with --log every attempt that the exported log knows and the store has
     forgotten: it becomes an unknown effect, looked up where the store still has the proposal, else left to a person.
+    Freezes and halts that the log knows hold again.
 
     Workers that live have told the store what they had begun. Without --accept-loss the cell stays frozen while a mark
     is not remembered or a worker that was seen lately has not shown its own.
@@ -242,7 +246,7 @@ def recover(
             return
         say(text)
         confirm("End the freeze: begin again." if ends else "Tell the store what is known here.", yes=yes)
-        lost = lost_attempts(log, key)
+        lost = lost_in(log, key)
         told = _recover(operator, past, lost, reason=reason, ends=ends)
         after = read_past(operator)
         recovered = after.in_force and not after.freezes
@@ -252,6 +256,7 @@ def recover(
             **after.record(),
             "spool_told": told[0],
             "adopted": told[1],
+            "stopped_again": told[2],
             "answer": answer,
         }
         _end(record, left(operator) if recovered else steps_of(operator, after), as_json=as_json)
@@ -265,8 +270,8 @@ def _end(record: dict[str, Any], steps: list[Step], *, as_json: bool) -> None:
     tell(steps, as_json=as_json)
 
 
-def lost_attempts(log: Path | None, key: str | None) -> list[LostAttempt]:
-    """The attempts that the log knows and the store lost, in every rollback that it tells; none without a log.
+def lost_in(log: Path | None, key: str | None) -> list[Rollback]:
+    """Every rollback that the log tells, with what the store lost in it; none without a log.
 
     Ends the command for a log that was changed or cut: what it says is no evidence. And where there is none: what was
     lost would go untold.
@@ -283,7 +288,7 @@ def lost_attempts(log: Path | None, key: str | None) -> list[LostAttempt]:
             Exit.REFUSED,
         )
     try:
-        return [attempt for rollback in rollbacks(log, key=key) for attempt in rollback.attempts]
+        return rollbacks(log, key=key)
     except DecisionLogError as error:
         fail(f"{error.message} Nothing of it is told to the store.", Exit.REFUSED)
 
@@ -313,19 +318,22 @@ def _adopt(operator: Operator, lost: list[LostAttempt], reason: str) -> int:
     return adopted
 
 
-def _recover(operator: Operator, past: Past, lost: list[LostAttempt], *, reason: str, ends: bool) -> tuple[int, int]:
+def _recover(operator: Operator, past: Past, lost: list[Rollback], *, reason: str, ends: bool) -> tuple[int, int, int]:
     """Marks are shown, what is known is told, and the freezes end where they may.
 
-    Returns how many outcomes of the spool were told, and how many attempts of the log were adopted.
+    Returns how many outcomes of the spool were told, how many attempts of the log were adopted, and how many of its
+    stops hold again.
     """
     import asyncio
 
+    from effectsvc.cli.lost_stops import stop_again
     from effectsvc.store.epochs import is_in_force
 
     reply = _show(operator, past, rule="person" if ends else "witnesses", reason=reason)
     if not is_in_force(reply):
-        return 0, 0
-    adopted = _adopt(operator, lost, reason)
+        return 0, 0, 0
+    adopted = _adopt(operator, [attempt for rollback in lost for attempt in rollback.attempts], reason)
+    stopped = stop_again(operator, [stop for rollback in lost for stop in rollback.stops], reason)
     told = asyncio.run(_tell_spool(operator, past))
     if ends:
         # Those that were there, and the one of this acceptance: a mark that is shown meanwhile has a freeze of its own.
@@ -333,7 +341,7 @@ def _recover(operator: Operator, past: Past, lost: list[LostAttempt], *, reason:
         for freeze_id in sorted({*past.freezes, *ours}):
             entry = operator.note("thaw", freeze_id=freeze_id, reason=reason)
             operator.send(operator.commands.thaw(freeze_id=freeze_id, by="recover", entry=entry))
-    return told, adopted
+    return told, adopted, stopped
 
 
 def _show(operator: Operator, past: Past, *, rule: str, reason: str) -> AcceptReply:

@@ -1,16 +1,16 @@
-"""What the log knows and the store has lost: the attempts that `adopt` brings back as unknown effects.
+"""What the log knows and the store has lost: attempts, which `adopt` brings back as unknown effects, and stops.
 
 The log is the second witness of what was begun. After a rollback its discontinuity names the records that the store
-does not have any more; every attempt that they allowed may have acted.
+does not have any more; every attempt that they allowed may have acted, and what they stopped is to stay stopped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from effectsvc.core.canonical import short
 from effectsvc.core.identity import run_digest
@@ -47,6 +47,22 @@ class LostAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class LostStop:
+    """A freeze that nobody thawed, a halted run, or all runs of somebody halted, which the store has forgotten.
+
+    `type` is that of the entry: `freeze`, `halt` or `halt_runs`. `facts` are the names in it, as operations take them.
+    `after_n` is the counter of the last entry that the store still had.
+    """
+
+    index: int
+    type: str
+    facts: Mapping[str, str]
+    reason: str
+    actor: str
+    after_n: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rollback:
     """One time that the store lost its past, as the log tells it."""
 
@@ -55,6 +71,7 @@ class Rollback:
     lost_to: int
     freeze_id: str
     attempts: tuple[LostAttempt, ...]
+    stops: tuple[LostStop, ...]
 
 
 def rollbacks(log: Path, *, key: str | None = None) -> list[Rollback]:
@@ -70,13 +87,41 @@ def rollbacks(log: Path, *, key: str | None = None) -> list[Rollback]:
     found = []
     for record in told:
         first, last = record.entry["lost_from"], record.entry["lost_to"]
-        lost = tuple(_lost_attempts(log, first, last))
-        found.append(Rollback(record.index, first, last, rollback_freeze_id(dict(record.entry)), lost))
+        lost = list(_scripts_records(log, first, last))
+        stops = tuple(_lost_stops(lost, record.entry["after_n"]))
+        freeze_id = rollback_freeze_id(dict(record.entry))
+        found.append(Rollback(record.index, first, last, freeze_id, tuple(_lost_attempts(lost)), stops))
     return found
 
 
-def _lost_attempts(log: Path, first: int, last: int) -> Iterator[LostAttempt]:
-    lost = list(takewhile(lambda record: record.index <= last, records_from(log, first)))
+def _scripts_records(log: Path, first: int, last: int) -> Iterator[Record]:
+    """Those from `first` to `last` that a script wrote."""
+    found = takewhile(lambda record: record.index <= last, records_from(log, first))
+    return (record for record in found if not record.is_own)
+
+
+_NAMES: Final = {
+    "freeze": ("freeze_id", "scope", "target"),
+    "halt": ("tenant", "run"),
+    "halt_runs": ("tenant", "agent"),
+}
+
+
+def _lost_stops(lost: list[Record], after_n: int) -> Iterator[LostStop]:
+    """In their order. What the service froze itself, by `accept` or as the exporter, ends with the recovery: none."""
+    thawed = {record.entry.get("freeze_id") for record in lost if record.type == "thaw"}
+    for record in lost:
+        entry: Any = record.entry
+        by_itself = record.type == "freeze" and (record.source["op"] != "freeze" or entry.get("scope") == "cell")
+        if record.type not in _NAMES or by_itself or entry.get("freeze_id", "none") in thawed:
+            continue
+        facts = {name: str(entry.get(name) or "") for name in _NAMES[record.type]}
+        # The rule of a freeze is its scope; a halt's is the reason, as the run's record has it.
+        reason = str(entry.get("reason", "")) if record.type == "freeze" else record.source["rule"]
+        yield LostStop(record.index, record.type, facts, reason, str(entry.get("actor", "")), after_n)
+
+
+def _lost_attempts(lost: list[Record]) -> Iterator[LostAttempt]:
     ends = {record.entry.get("decision_hash"): record.source["to"] for record in lost if record.type == "outcome"}
     for record in lost:
         if record.type == "decision" and record.source["answer"] == "granted":

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -234,6 +235,64 @@ def test_cell_recover_takes_back_what_the_log_knows_and_refuses_a_changed_log_an
     for effect_id in ("effect-ended", "effect-open"):
         fields = feeder.store.send(feeder.commands.effect_fields(effect_id))
         assert (fields["state"], fields["reason"]) == ("unknown", "store_lost")
+
+
+def test_cell_recover_stops_again_what_was_stopped_and_lost(feeder: Feeder, exporting: Opened, tmp_path: Path) -> None:
+    """A freeze that nobody thawed, a halted run, and all runs of an agent: else they would go on unseen."""
+    environment = {
+        "EFFECTSVC_REDIS_URL": feeder.url, "EFFECTSVC_CELL": feeder.keys.cell, "EFFECTSVC_ACTOR": "pat",
+        "EFFECTSVC_STATE_DIR": str(tmp_path / "state"),
+    }  # fmt: skip
+
+    def run(*words: object, code: int = 0) -> list[dict[str, Any]]:
+        done = command_line.run(*words, "--yes", "--json", environment=environment)
+        assert done.exit_code == code, done.output
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def open_run(run_id: str, agent: str) -> str:
+        digest = run_digest(tenant="acme", run_id=run_id)
+        command = feeder.commands.open_run(
+            run=digest, tenant="acme", run_id=run_id, agent=agent, state="", deadline_ms=None, parent="",
+            log_key="0" * 64,
+        )  # fmt: skip
+        assert isinstance(feeder.store.send(command), r.Opened)
+        return digest
+
+    def freezes() -> set[str]:
+        return {switch for switch, _ in feeder.store.send(feeder.commands.freezes()).values()}
+
+    halted = open_run("run-1", "zoe")
+    feeder.feed(1)
+    with exporting() as exporter:
+        exporter.export_once()
+        past = Past(feeder)
+        run("freeze", "agent", "atlas", "--reason", "runs away")
+        [thawed] = run("freeze", "tool", "pay", "--reason", "a look")
+        run("thaw", thawed["freeze_id"], "--reason", "it is well")
+        run("runs", "halt", "run-1", "--tenant", "acme", "--reason", "too much")
+        run("runs", "halt", "--agent", "idle", "--reason", "old conversations")
+        lost = open_run("run-2", "atlas")
+        run("runs", "halt", "run-2", "--tenant", "acme", "--reason", "too much")
+        exporter.export_once()
+        past.restore()
+        exporter.export_once()
+        exporter.finish()
+    open_run("run-3", "idle")
+    assert freezes() == {"cell"}
+    recover = ("cell", "recover", "--reason", "a restored file", "--accept-loss")
+    environment["EFFECTSVC_LOG_DIR"] = str(tmp_path / "log")
+    assert "--log" in command_line.run("cell", "status", environment=environment).output, "there is something to tell"
+    for number in (3, 0):
+        done = command_line.run(*recover, "--yes", "--json", "--log", tmp_path / "log", environment=environment)
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout).get("stopped_again", 0) == number
+        assert ("run-2 of tenant acme" in done.stderr) == bool(number)
+    assert freezes() == {"agent:atlas"}
+    record = feeder.store.send(feeder.commands.run_fields(halted))
+    assert (record["halted"], record["halted_by"]) == ("too much", "pat")
+    assert feeder.store.send(feeder.commands.run_fields(lost)) == {}
+    [(name, told)] = feeder.store.send(feeder.commands.told_to_halt()).items()
+    assert (name, told.actor, told.reason) == (("", "idle"), "pat", "old conversations")
 
 
 def test_a_log_that_was_changed_is_no_evidence(feeder: Feeder, exporting: Opened, tmp_path: Path) -> None:

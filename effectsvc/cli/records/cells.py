@@ -101,6 +101,8 @@ class Recovered(Past):
     """Outcomes of this host's spool that the store was told."""
     adopted: NotRequired[int]
     """Attempts of the exported log that are unknown effects now."""
+    stopped_again: NotRequired[int]
+    """Freezes and halts of the exported log that the store had forgotten, and that hold again."""
 
 
 # ---- policies --------------------------------------------------------------------------------------------------------
