@@ -343,7 +343,7 @@ def _mend_of(exit_status: int) -> str:
     """What to do about worker processes that end with it, beside reading their log."""
     if exit_status == OVERRUN_EXIT:
         return "`effectsvc effects list --state unknown` names the tool: its own waits must end before its timeout_s."
-    if exit_status < 0:
+    if exit_status <= 0:
         return "`effectsvc quarantine list` names a tool that kills its process; or give the machine more memory."
     return "Its last lines name the error; `effectsvc config show` says where each setting comes from."
 

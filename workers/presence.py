@@ -28,6 +28,8 @@ SUPERVISED_SINCE: Final = "EFFECTSVC_SUPERVISED_SINCE_MS"
 """Set by a supervisor for its children: when it was started itself, by the host's clock."""
 SUPERVISED_PLACE: Final = "EFFECTSVC_SUPERVISED_PLACE"
 """Set by a supervisor for its children: the name of the place that each is in."""
+SUPERVISED_END: Final = "EFFECTSVC_SUPERVISED_END"
+"""Set by a supervisor for its children: the descriptor to which each says that it ends because it was told to."""
 
 
 def wall_ms() -> int:

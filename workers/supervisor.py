@@ -1,6 +1,7 @@
 """The supervisor of several worker processes: it respawns what dies, forwards SIGTERM, and tells what dies often.
 
-It sees exit statuses (which prove an attempt over). Who was told to end ends with 0, and is not respawned.
+It sees exit statuses (which prove an attempt over). Who was told to end says so and ends with 0, and is not respawned;
+0 alone may be what a library inside a tool ends the process with.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from effectsvc_workers.presence import SUPERVISED_PLACE, SUPERVISED_SINCE, wall_ms
+from effectsvc_workers.presence import SUPERVISED_END, SUPERVISED_PLACE, SUPERVISED_SINCE, wall_ms
 
 from effectsvc.errors import StoreError
 from effectsvc.settings import Settings
@@ -48,12 +49,35 @@ class _Place:
 
     number: int
     child: subprocess.Popen[bytes] | None = None
+    said: int | None = None
+    """The end of a pipe on which the child says that it ends as it was told."""
     started_s: float = 0.0
     again_at_s: float = 0.0
     """While it has no child: when the next is started."""
     quick_deaths: int = 0
     respawns: int = 0
     ends: deque[End] = field(default_factory=lambda: deque(maxlen=MAX_ENDS))
+
+    def has_drained(self) -> bool:
+        """Whether the child has said so. What it has started may still hold the other end."""
+        try:
+            return self.said is not None and os.read(self.said, 1) != b""
+        except BlockingIOError:
+            return False
+
+    def start(self, command: list[str], environment: dict[str, str]) -> None:
+        """The next child. Raises OSError."""
+        self.started_s = time.monotonic()
+        if self.said is not None:
+            os.close(self.said)
+            self.said = None
+        self.said, end = os.pipe()
+        os.set_blocking(self.said, False)
+        try:
+            environment = environment | {SUPERVISED_END: str(end)}
+            self.child = subprocess.Popen(command, start_new_session=True, env=environment, pass_fds=(end,))
+        finally:
+            os.close(end)
 
     def died(self, status: int) -> None:
         """Its process ended though nobody had told it to; the next one waits the longer, the sooner that came."""
@@ -134,7 +158,7 @@ class Supervisor:
         if self.stopping:
             self.places.remove(place)
             return 0 if status in (0, -signal.SIGTERM) else 1
-        if status == 0:
+        if status == 0 and place.has_drained():
             logger.info("worker process %s has drained; no other takes its place", place.child.pid)
             self.places.remove(place)
             if self._told is not None:
@@ -150,14 +174,13 @@ class Supervisor:
         given = {SUPERVISED_SINCE: str(self._since_ms), SUPERVISED_PLACE: self._name_of(place)}
         if self._metrics_port:
             given["EFFECTSVC_METRICS_PORT"] = str(self._metrics_port + place.number)
-        place.started_s = time.monotonic()
         try:
-            place.child = subprocess.Popen(self.command, start_new_session=True, env=os.environ | given)
+            place.start(self.command, os.environ | given)
         except OSError as error:  # no room for one more process just now: the others must not lose their supervisor
             logger.warning("no worker process could be started: %s; it is tried again", error.strerror)
             place.waits()
             return
-        if self.stopping:  # the signal came while it was started, and did not see it
+        if self.stopping and place.child is not None:  # the signal came while it was started, and did not see it
             place.child.send_signal(signal.SIGTERM)
 
     def _name_of(self, place: _Place) -> str:

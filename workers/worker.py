@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import socket
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from effectsvc_workers.engine import Engine, import_path_of_project
+from effectsvc_workers.presence import SUPERVISED_END
 from redis import Redis
 from redis.exceptions import RedisError
 from rq import Queue, SimpleWorker
@@ -128,7 +130,11 @@ def main() -> int:
     """One process, settings from the environment."""
     settings = load_settings()
     to_stderr(log_format=settings.log_format, level=settings.log_level)
-    return run_worker(settings, burst="--burst" in sys.argv[1:])
+    code = run_worker(settings, burst="--burst" in sys.argv[1:])
+    if (end := os.environ.get(SUPERVISED_END)) and not code:
+        with contextlib.suppress(OSError, ValueError):  # nobody listens any more
+            os.write(int(end), b".")
+    return code
 
 
 if __name__ == "__main__":

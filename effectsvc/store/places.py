@@ -79,6 +79,8 @@ def remembered(places: Mapping[str, Place], now_ms: int) -> dict[str, Place]:
 
 def meaning_of(exit_status: int) -> str:
     """What an exit status of a worker process says, in words."""
+    if exit_status == 0:
+        return "it left without being told to: as a rule a library that a tool calls, which ends the process"
     if exit_status == OVERRUN_EXIT:
         return "it ended itself, since a tool call outlived its timeout or blocked its event loop"
     if exit_status == -signal.SIGKILL:

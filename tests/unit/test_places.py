@@ -50,7 +50,15 @@ def test_a_place_fails_when_its_processes_ended_often_and_not_long_ago() -> None
 
 @pytest.mark.parametrize(
     ("status", "words"),
-    [(70, "outlived its timeout"), (-9, "killed"), (-11, "SIGSEGV"), (-200, "200"), (1, "settings"), (2, "settings")],
+    [
+        (0, "without being told"),
+        (70, "outlived its timeout"),
+        (-9, "killed"),
+        (-11, "SIGSEGV"),
+        (-200, "200"),
+        (1, "settings"),
+        (2, "settings"),
+    ],
 )
 def test_an_exit_status_has_words(status: int, words: str) -> None:
     assert words in meaning_of(status)

@@ -120,6 +120,30 @@ def test_a_process_that_cannot_be_started_is_tried_again_and_holds_up_no_other(s
     assert looks_until(supervisor, lambda: place.child is not None)
 
 
+def test_a_process_that_ends_with_0_and_has_not_said_so_is_started_again(supervise: Made) -> None:
+    """A library that calls `exit(0)` inside a tool: one call after the other would take a process from the pool."""
+    supervisor = supervise(["sh", "-c", "exit 0"], 1)
+    [place] = supervisor.places
+    supervisor.start()
+    assert looks_until(supervisor, lambda: place.respawns >= 2)
+    assert {each.exit_status for each in place.ends} == {0}
+
+
+def test_a_process_that_says_that_it_has_drained_is_not_started_again(supervise: Made) -> None:
+    supervisor = supervise(["sh", "-c", 'printf . >"/proc/self/fd/$EFFECTSVC_SUPERVISED_END"; exit 0'], 1)
+    [place] = supervisor.places
+    supervisor.start()
+    assert looks_until(supervisor, lambda: not supervisor.places)
+    assert place.respawns == 0
+
+
+def test_a_process_that_says_that_it_has_drained_and_fails_then_is_started_again(supervise: Made) -> None:
+    supervisor = supervise(["sh", "-c", 'printf . >"/proc/self/fd/$EFFECTSVC_SUPERVISED_END"; exit 3'], 1)
+    [place] = supervisor.places
+    supervisor.start()
+    assert looks_until(supervisor, lambda: place.respawns >= 1)
+
+
 def test_only_the_newest_ends_of_a_place_are_kept(supervise: Made) -> None:
     [place] = supervise(LIVES, 1).places
     for status in range(module.MAX_ENDS + 5):
