@@ -308,8 +308,7 @@ class Exporter:
                 next_step="Bring the store back, or see `effectsvc cell recover`.",
                 code="cell_missing",
             )
-        oldest = self._send(self.commands.entries_from("-", count=1))
-        first_n = int(oldest[0][1].get("n", "0")) if oldest else int(meta["n"]) + 1
+        first_n = first_counter(self._send(self.commands.entries_from("-", count=LOOK_BACK))) or int(meta["n"]) + 1
         if first_n > cursor.n:
             return 0  # trimmed past the cursor; `_append` tells what is missing between
         common, lost_from = self._last_common(first_n)
@@ -357,11 +356,9 @@ class Exporter:
 
     def _first_after(self, common: Cursor | None, first_n: int) -> int:
         """The counter of the first entry that the store has and the log has not."""
-        entries = self._send(self.commands.entries_from(common.stream_id if common else "-", count=2))
-        others = [fields for entry_id, fields, _ in entries if common is None or entry_id != common.stream_id]
-        if others:
-            return int(others[0]["n"])
-        return common.n + 1 if common else first_n
+        entries = self._send(self.commands.entries_from(common.stream_id if common else "-", count=LOOK_BACK))
+        others = [entry for entry in entries if common is None or entry[0] != common.stream_id]
+        return first_counter(others) or (common.n + 1 if common else first_n)
 
     def _freeze_where_owed(self) -> None:
         """Latches the freeze of each rollback; it ends only by `cell recover`. Raises EpochChanged: later, then."""
@@ -386,6 +383,17 @@ def rollback_freeze_id(lost: dict[str, Any]) -> str:
     return f"log-rollback-{lost['lost_epoch']}-{lost['lost_n']}"
 
 
+def first_counter(entries: Iterable[StreamEntry]) -> int | None:
+    """The counter of the first of these entries that has one: what somebody wrote by hand may have none."""
+    return next((n for _, fields, _ in entries if (n := _counter_of(fields))), None)
+
+
+def _counter_of(fields: dict[str, str]) -> int:
+    """A counter that is none is 0, which no record may have."""
+    n = fields.get("n", "")
+    return int(n) if _N.fullmatch(n) else 0
+
+
 def is_at(entry: StreamEntry, cursor: Cursor) -> bool:
     """Whether a stream entry is the one that the cursor names: its place, its counter and its bytes."""
     stream_id, fields, raw = entry
@@ -393,12 +401,11 @@ def is_at(entry: StreamEntry, cursor: Cursor) -> bool:
 
 
 def _source_of(stream_id: str, fields: dict[str, str]) -> dict[str, Any]:
-    """`s` of a record. A counter that is none becomes 0, which no record may have."""
+    """`s` of a record."""
     said = fields if fields.keys() == _FIELDS else {name: fields.get(name, "") for name in _SAID}
-    n = fields.get("n", "")
     return {
         "answer": said["answer"], "epoch": said["epoch"], "from": said["from"], "id": stream_id,
-        "layer": said["layer"], "n": int(n) if _N.fullmatch(n) else 0, "op": said["op"], "rule": said["rule"],
+        "layer": said["layer"], "n": _counter_of(fields), "op": said["op"], "rule": said["rule"],
         "to": said["to"], "type": said["type"],
     }  # fmt: skip
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from effectsvc.decisionlog.checkpoint import NoteFault, read_note
 from effectsvc.decisionlog.errors import LinkBroken, LogDamaged
-from effectsvc.decisionlog.exporter import Exporter, is_at
+from effectsvc.decisionlog.exporter import LOOK_BACK, Exporter, first_counter, is_at
 from effectsvc.decisionlog.keys import Signer
 from effectsvc.decisionlog.layout import Layout, end_of, held, lines_of, sync_directory, write_whole
 from effectsvc.decisionlog.state import LogState, start_of
@@ -117,8 +117,8 @@ def mend(
     with LogWriter(log, origin=damage.origin, signers=signers, mending=True) as writer:
         exporter = Exporter(store, commands, writer, again=True)
         if not damage.can_export_again:
-            oldest = store.send(commands.entries_from("-", count=1))
-            next_n = int(oldest[0][1]["n"]) if oldest else _head(store, commands) + 1
+            oldest = store.send(commands.entries_from("-", count=LOOK_BACK))
+            next_n = first_counter(oldest) or _head(store, commands) + 1
             facts: dict[str, Any] = {
                 "reason": "log_damaged",
                 "after_n": writer.next_n - 1,

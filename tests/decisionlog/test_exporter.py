@@ -102,6 +102,24 @@ def test_an_entry_that_is_none_is_told_and_holds_nothing_up(feeder: Feeder, expo
 # ---- 2: the watermark and trimming -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("first", [{"junk": "1"}, {"n": "abc"}, {"n": "-5"}], ids=str)
+def test_a_stream_that_was_deleted_and_begins_with_an_entry_that_is_none_is_told_as_gaps(
+    feeder: Feeder, exporting: Opened, tmp_path: Path, first: dict[str, str]
+) -> None:
+    """The exporter goes on, and what it says is what it must be: the log is incomplete, and not tampered with."""
+    feeder.feed(2)
+    with exporting() as exporter:
+        exporter.export_once()
+        feeder.plain.delete(feeder.keys.log)
+        feeder.plain.xadd(feeder.keys.log, first)
+        exporter.export_once()
+        feeder.feed(1)
+        exporter.finish()
+    report = verify(tmp_path / "log", key=str(exporter.writer.signers[0].vkey))
+    assert int(report.verdict) == stranger.verify(tmp_path / "log") == 4, str(report)
+    assert report.happened == 3
+
+
 def test_the_watermark_moves_only_when_the_disk_has_it(
     feeder: Feeder, exporting: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
