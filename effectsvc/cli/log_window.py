@@ -44,10 +44,10 @@ class LogWindow:
     """
 
     def __init__(self, operator: Operator, *, from_ms: int, chunk: int = CHUNK, limit: int = MAX_ENTRIES) -> None:
-        self._operator, self._from_ms = operator, from_ms
+        self._operator, self._from_ms = operator, max(0, from_ms)
         self._chunk, self._limit = chunk, limit
         self.whole = False
-        self._reaches_ms = from_ms
+        self._reaches_ms = self._from_ms
 
     def __iter__(self) -> Iterator[RawEntry]:
         seen, end = 0, "+"

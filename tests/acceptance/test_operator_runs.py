@@ -38,6 +38,7 @@ def test_the_run_that_calls_most_stands_first_and_is_told_with_what_is_open_in_i
     assert runs_of(desk, "--active", "--by", "calls", "--since", "5m", "--agent", agent) == [busy, calm]
     assert runs_of(desk, "--by", "recent", "--agent", agent) == [calm, busy]
     assert runs_of(desk, "--agent", agent, "--limit", "1") == [busy]
+    assert runs_of(desk, "--agent", agent, "--since", "99999d") == [busy, calm], "before the clock's beginning"
     told = desk.lines("runs", "list", "--agent", agent)[0]
     assert (told["tenant"], told["agents"], told["halt_reason"]) == ("acme", [agent], None)
     assert (told["calls"], told["queued"], told["running"], told["unknown"]) == (3, 2, 1, 0)
