@@ -61,7 +61,8 @@ def verify_command(
     checkpoint: Annotated[list[Path] | None, typer.Option(help="A checkpoint from elsewhere; repeatable.")] = None,
     max_uncovered: Annotated[int | None, typer.Option(min=0, help="Records that no checkpoint may cover.")] = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Read by so many processes; a long log by one for each processor.")
+        int | None,
+        typer.Option(min=1, max=64, help="Read by so many processes; a long log by one for each processor."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

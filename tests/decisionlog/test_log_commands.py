@@ -106,11 +106,11 @@ def test_what_cannot_be_answered_is_a_matter_of_usage(made: tuple[Path, str, Pat
         "--key: That is no verifier key"
         in run("log", "check-proof", tmp_path / "proof", "--key", key_file, code=2).output
     )
-    for words in (
-        ("verify", log),
-        ("check-proof", tmp_path / "proof"),
-    ):  # a byte that is no UTF-8, as the shell gives it
-        assert "That is no verifier key" in run("log", *words, "--key", "\udcff" + key[1:], code=2).output
+    run("log", "find", log, "--since", "9" * 400 + "d", code=2)
+    run("log", "verify", log, "--processes", 65, code=2)
+    no_text = "\udcff" + key[1:]  # a byte that is no UTF-8, as the shell gives it
+    for words in (("verify", log), ("check-proof", tmp_path / "proof")):
+        assert "That is no verifier key" in run("log", *words, "--key", no_text, code=2).output
     once = json.loads(run("log", "verify", log, "--witness", vkey, "--witness", vkey, "--json").stdout)
     assert (once["witnesses"], once["witnesses_asked"]) == (1, 1)
 
