@@ -113,7 +113,7 @@ def test_halt_runs_asks_no_clock_which_runs_were_opened_by_then(stage: Stage) ->
 def test_halt_runs_asks_the_clock_of_a_run_that_a_version_opened_which_noted_no_entry(stage: Stage) -> None:
     stage.open_run(new := digest())
     stage.send(halt_runs(stage, agent=AGENT))
-    for run, opened in ((stage.run, stage.now_ms() - 1), (new, stage.now_ms() + 1)):
+    for run, opened in ((stage.run, stage.now_ms() - LONG_MS), (new, stage.now_ms() + LONG_MS)):
         set_opened(stage, run, opened)
         stage.send(Read(("HDEL", stage.commands.keys.run(run), "opened_n"), int))
     assert call(stage, stage.run).rule == "run_halted"
