@@ -13,7 +13,7 @@ from effectsvc.errors import StoreProtocolError
 from effectsvc.store import replies as r
 from effectsvc.store.commands import Command, Read, ReadCall, integer
 from effectsvc.store.evidence_commands import Begun
-from tests.contract.stage import AGENT, TENANT, TOOL, Stage, digest
+from tests.contract.stage import AGENT, LONG_MS, TENANT, TOOL, Stage, digest
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
