@@ -19,7 +19,7 @@ from effectsvc.core.outcome import NotAttempted, OutcomeUnknown
 from effectsvc.tools.connections import HttpConnections
 from effectsvc.tools.context import EffectContext, SyncEffectContext, boot_now_s
 from effectsvc.tools.contract import ToolContract
-from effectsvc.tools.http import POOL_SIZE
+from effectsvc.tools.http import _LIMITS, POOL_SIZE
 
 DEADLINE_S = 20.0
 KINDS = ("async", "sync")
@@ -126,6 +126,17 @@ async def connections() -> AsyncIterator[HttpConnections]:
 
 
 @pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle connections are kept for as long as a test lasts, also on a machine that stands still for a while."""
+    limits = httpx.Limits(
+        max_connections=_LIMITS.max_connections,
+        max_keepalive_connections=_LIMITS.max_keepalive_connections,
+        keepalive_expiry=None,
+    )
+    monkeypatch.setattr("effectsvc.tools.http._LIMITS", limits)
+
+
+@pytest.fixture
 def refused() -> Iterator[str]:
     """The URL of a port on which nobody listens, nor can: it is taken."""
     with socket.socket() as taken:
@@ -214,12 +225,14 @@ async def test_basic_credentials_are_sent_with_the_only_request(server: Server, 
     assert "Authorization: Basic bmFtZTp3b3Jk" in head
 
 
+@pytest.mark.usefixtures("kept")
 async def test_connections_are_shared_between_attempts(server: Server, attempt: Start) -> None:
     for _ in range(5):
         await attempt().send(f"{server.url}/ok")
     assert (server.connections, len(server.heads)) == (1, 5)
 
 
+@pytest.mark.usefixtures("kept")
 async def test_many_requests_at_once_have_a_connection_each_and_few_later_ones_share_one(
     server: Server, attempt: Start
 ) -> None:

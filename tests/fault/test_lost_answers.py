@@ -105,7 +105,7 @@ Post = Callable[[str, dict[str, str], EffectContext], Awaitable[Any]]
 
 
 def patience_s(url: str) -> float:
-    """An answer that comes is waited for as long as an attempt may last."""
+    """An answer that comes is waited for as long as an attempt may last. So is a connection: it is always made."""
     return GIVE_UP_S if url.endswith("/silent") else TIMEOUT_S
 
 
@@ -115,12 +115,12 @@ async def by_context(url: str, headers: dict[str, str], ctx: EffectContext) -> A
 
 
 async def by_httpx(url: str, headers: dict[str, str], ctx: EffectContext) -> Any:
-    async with httpx.AsyncClient(timeout=patience_s(url)) as client:
+    async with httpx.AsyncClient(timeout=httpx.Timeout(TIMEOUT_S, read=patience_s(url))) as client:
         return (await client.post(url, json={}, headers=headers)).raise_for_status().json()
 
 
 async def by_aiohttp(url: str, headers: dict[str, str], ctx: EffectContext) -> Any:
-    timeout = aiohttp.ClientTimeout(total=patience_s(url))
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_read=patience_s(url))
     async with (
         aiohttp.ClientSession(timeout=timeout) as session,
         session.post(url, json={}, headers=headers) as answer,
@@ -131,7 +131,7 @@ async def by_aiohttp(url: str, headers: dict[str, str], ctx: EffectContext) -> A
 
 async def by_requests(url: str, headers: dict[str, str], ctx: EffectContext) -> Any:
     def call() -> Any:
-        answer = requests.post(url, json={}, headers=headers, timeout=patience_s(url))
+        answer = requests.post(url, json={}, headers=headers, timeout=(TIMEOUT_S, patience_s(url)))
         answer.raise_for_status()
         return answer.json()
 
@@ -143,7 +143,8 @@ async def by_urllib3(url: str, headers: dict[str, str], ctx: EffectContext) -> A
 
     def call() -> Any:
         with urllib3.PoolManager() as pool:
-            answer = pool.request("POST", url, body=b"{}", headers=headers, timeout=patience_s(url))
+            timeout = urllib3.Timeout(connect=TIMEOUT_S, read=patience_s(url))
+            answer = pool.request("POST", url, body=b"{}", headers=headers, timeout=timeout)
             if answer.status >= 400:
                 raise urllib3.exceptions.HTTPError(answer.status)
             return answer.json()
