@@ -21,6 +21,7 @@ from tests import canaries
 from tests.acceptance import identity_tools
 from tests.acceptance.deployment import PROJECT, until
 from tests.acceptance.operator_tools import LEDGER_NAME
+from tests.files_left import files_left
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +100,9 @@ def everything_left(stack: Stack) -> Iterator[tuple[str, bytes]]:
                 yield name.decode(), client.dump(name) or b""
             else:
                 yield name.decode(), repr(client.xrange(name)).encode()
-    for path in Path(stack.environment[LEDGER_NAME]).parent.rglob("*"):
-        if path.is_file() and path.name != "ledger":
-            yield str(path), path.read_bytes()
+    for path, data in files_left(Path(stack.environment[LEDGER_NAME]).parent):
+        if path.name != "ledger":
+            yield str(path), data
 
 
 def test_a_host_cannot_call_itself_verified(stack: Stack) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from effectsvc import AsyncEffectClient
 from effectsvc.errors import ProposalUnanswered, StoreUnavailable
 from effectsvc.store.commands import Read
 from tests.acceptance.deployment import CALLER, Deployment, case, soon
 from tests.lossy_proxy import operation
 
-PATIENCE_S = 1.0
-"""Short, so that it ends within a test; what is sent again at once needs milliseconds of it."""
+PATIENCE_S = 5.0
+"""Ends within a test; what is sent again at once needs milliseconds of it, and a machine may stand still meanwhile."""
+HASTE_S = 1.0
+"""For a client that gives up."""
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +29,14 @@ def deployment(deploy: Callable[..., Deployment]) -> Deployment:
 def _proxy_behaves_again(deployment: Deployment) -> Iterator[None]:
     yield
     deployment.proxy.behave()
+
+
+@contextlib.contextmanager
+def hasty(client: AsyncEffectClient) -> Iterator[None]:
+    """Its patience ends sooner meanwhile."""
+    client.store._patience_s = HASTE_S
+    yield
+    client.store._patience_s = PATIENCE_S
 
 
 async def test_a_begin_whose_reply_is_lost_is_granted_to_its_owner_again(deployment: Deployment) -> None:
@@ -75,7 +87,7 @@ async def test_an_unanswered_proposal_names_its_effect_and_is_sent_again_with_it
         run = await client.run(tenant_id="acme", run_id="unanswered", caller=CALLER)
         await client.catalogue.get("unserved")
         deployment.proxy.lose_reply(operation("propose"), then=deployment.proxy.go_down)
-        with pytest.raises(ProposalUnanswered) as raised:
+        with hasty(client), pytest.raises(ProposalUnanswered) as raised:
             await run.propose("unserved", case(5), tool_call_id="call_5")
         deployment.proxy.behave()
         assert raised.value.accepted == "unknown"
@@ -92,7 +104,7 @@ async def test_a_proposal_that_never_arrived_is_accepted_when_sent_again(deploym
         run = await client.run(tenant_id="acme", run_id="never_arrived", caller=CALLER)
         await client.catalogue.get("unserved")
         deployment.proxy.lose_command(operation("propose"), then=deployment.proxy.go_down)
-        with pytest.raises(ProposalUnanswered) as raised:
+        with hasty(client), pytest.raises(ProposalUnanswered) as raised:
             await run.propose("unserved", case(6), tool_call_id="call_6")
         assert raised.value.effect_id is not None
         assert deployment.state(raised.value.effect_id) == "none"
@@ -125,7 +137,7 @@ async def test_a_proposal_to_a_server_that_is_away_was_not_accepted(deployment: 
         deployment.proxy.go_down()
         with pytest.raises(StoreUnavailable):
             await client.store.send(Read(("PING",), bytes), patience_s=0.1)  # it finds the connection cut
-        with pytest.raises(StoreUnavailable) as raised:
+        with hasty(client), pytest.raises(StoreUnavailable) as raised:
             await run.propose("unserved", case(7), tool_call_id="call_7")
         deployment.proxy.behave()
         assert not isinstance(raised.value, ProposalUnanswered)

@@ -32,6 +32,7 @@ from effectsvc.store.keys import CellKeys
 from effectsvc.store.sync_store import SyncStore
 from tests.acceptance import untrusted_tools
 from tests.acceptance.deployment import PROJECT, soon, until
+from tests.files_left import files_left
 
 CALLER = Caller(agent_id="atlas", user_id="ana")
 CANARY = "eyJjYW5hcnkiOiJkbyBub3Qga2VlcCBtZSJ9"
@@ -128,7 +129,7 @@ class Place:
 
     def kept_on_disk(self) -> dict[Path, bytes]:
         """Everything that server, workers and relay have written."""
-        return {path: path.read_bytes() for path in self.stack.directory.rglob("*") if path.is_file()}
+        return dict(files_left(self.stack.directory))
 
 
 @pytest.fixture(scope="module")
