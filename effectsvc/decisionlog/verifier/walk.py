@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
+import os
 import re
 import struct
 import time
@@ -131,7 +132,10 @@ def _keep_pin(path: Path, log: Path, checkpoints: Sequence[Path], report: Report
     found += [(_read_given(each).size, each) for each in checkpoints]
     newest = next(path for size, path in found if size == report.signed_to)
     beside = path.with_name(path.name + ".new")
-    beside.write_bytes(newest.read_bytes())
+    with beside.open("wb") as file:
+        file.write(newest.read_bytes())
+        file.flush()
+        os.fsync(file.fileno())  # else the old pin may be gone, and the new one empty
     beside.replace(path)
 
 
