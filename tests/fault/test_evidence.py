@@ -26,6 +26,7 @@ from effectsvc.store.commands import Address
 from effectsvc.testing import FakeProvider, Workbench
 from effectsvc.testing.model.effect_operations import EffectOperations
 from effectsvc.testing.model.evidence_operations import EvidenceOperations
+from effectsvc.tools.context import boot_now_s
 from effectsvc.tools.results import store_result
 from tests.fault.test_uncertainty import CASE_ID, SETTLE_S, Ask, Sent, asking, times
 
@@ -209,7 +210,8 @@ async def test_a_re_plan_under_a_new_call_id_joins_the_open_effect_and_is_told_n
 async def test_a_store_clock_that_leaps_ahead_does_not_shorten_the_settle_time() -> None:
     """Guard: the prober itself must have waited, by its own clock since boot."""
     provider = FakeProvider()
-    async with Bench(asking(provider)) as bench:
+    tools = asking(provider, timeout_s=TEN_MINUTES_S, settle_s=TEN_MINUTES_S)  # longer than any machine stands still
+    async with Bench(tools) as bench:
         run = await bench.run()
         provider.timeout_before()
         effect = await run.propose("ask", CASE_ID, tool_call_id="call_1")
@@ -219,7 +221,9 @@ async def test_a_store_clock_that_leaps_ahead_does_not_shorten_the_settle_time()
         bench.advance(TEN_MINUTES_S)
         await bench.work()
         assert (await effect.status()).effect.attempt == 1, "absence was believed at once"  # type: ignore[union-attr]
-        await bench.settle()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("effectsvc.reconcile.boot_now_s", lambda: boot_now_s() + TEN_MINUTES_S)
+            await bench.settle()
         assert (await effect.status()).ok
         assert times(provider) == 1
 
