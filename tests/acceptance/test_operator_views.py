@@ -303,71 +303,17 @@ def test_the_board_goes_on_while_the_store_is_away_and_when_it_is_back(desk: Des
 
 # ---- entries that cannot be read -------------------------------------------------------------------------------------
 
-NONSENSE: list[list[str | bytes]] = [
-    ["junk", "1"],
-    [b"\xff", b"\xff"],
-    [
-        "n",
-        "1",
-        "type",
-        "halt",
-        "op",
-        "propose",
-        "answer",
-        "x",
-        "rule",
-        "r",
-        "layer",
-        "l",
-        "from",
-        "",
-        "to",
-        "",
-        "e",
-        "{",
-    ],
-    [
-        "n",
-        "x",
-        "type",
-        "halt",
-        "op",
-        "propose",
-        "answer",
-        "x",
-        "rule",
-        "r",
-        "layer",
-        "l",
-        "from",
-        "",
-        "to",
-        "",
-        "e",
-        "{}",
-    ],
-    [
-        "n",
-        "1",
-        "type",
-        "x",
-        "op",
-        "propose",
-        "answer",
-        "x",
-        "rule",
-        b"\xff",
-        "layer",
-        "l",
-        "from",
-        "",
-        "to",
-        "",
-        "e",
-        "{}",
-    ],
-    ["n", "1", "type", "x", "op", "propose", "answer", "x", "rule", "r", "layer", "l", "from", "", "to", "", "e", "[]"],
-    ["type", "halt", "op", "propose", "e", '{"run":7,"tenant":[]}'],
+_ENTRY: dict[str, str | bytes] = {
+    "n": "1", "type": "x", "op": "propose", "answer": "x", "rule": "r", "layer": "l", "from": "", "to": "", "e": "{}"
+}  # fmt: skip
+NONSENSE: list[dict[str | bytes, str | bytes]] = [
+    {"junk": "1"},
+    {b"\xff": b"\xff"},
+    {**_ENTRY, "type": "halt", "e": "{"},
+    {**_ENTRY, "type": "halt", "n": "x"},
+    {**_ENTRY, "rule": b"\xff"},
+    {**_ENTRY, "e": "[]"},
+    {"type": "halt", "op": "propose", "e": '{"run":7,"tenant":[]}'},
 ]
 """Entries that no script of ours writes: other names, bytes that are no text, a record that is none."""
 
@@ -380,7 +326,8 @@ def test_an_entry_of_the_log_that_cannot_be_read_hides_nothing_and_keeps_nobody_
     effect_id = desk.propose(agent=agent, run_id=agent)
     with program(desk, tmp_path, "effects", "watch", effect_id) as watching:
         until(watching.told, "it says where the effect stands")
-        for words in [*NONSENSE, ["junk", effect_id]]:
+        for entry in [*NONSENSE, {"junk": effect_id}]:
+            words = [word for field in entry.items() for word in field]
             desk.store.send(Read(("XADD", desk.keys.log, "*", *words), bytes))
         assert [each["run_id"] for each in desk.lines("runs", "list", "--agent", agent)] == [agent]
         for verb in (("show",), ("timeline",)):
