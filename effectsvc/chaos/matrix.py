@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
 
 from effectsvc.chaos.checker import Violation
-from effectsvc.chaos.stage import Ground, Stage, effect_of
+from effectsvc.chaos.stage import Ground, Stage, StageError, effect_of
 from effectsvc.core.fault_points import At, FaultPoint
 from effectsvc.core.states import FINAL
 from effectsvc.demo.interrupts import Interrupts
@@ -62,6 +62,8 @@ ALONE: Final = 4
 """One stage of so many has a server that may be killed: its rounds are a fifth of all, and of middling length."""
 CALLER_STARTS_S: Final = 120.0
 """A second of a core, on a machine that may have none to spare for long: no round is to fail by that."""
+TRIES: Final = 3
+"""A machine that stands still for the second that a call has leaves its effect to a lookup: then nobody comes there."""
 LOOK_S: Final = 0.1
 TOOL: Final = "charge"
 """Irreversible, at a provider that honours no keys: a second one would be seen."""
@@ -91,7 +93,8 @@ class Square:
 class Round:
     """What one kill came to. `known_s`: until it was final or unknown; `final_s`: until it was final.
 
-    `rows`: how often the provider did it. `failed` says what did not happen in time; empty when all did.
+    `rows`: how often the provider did it. `failed` says what did not happen in time; empty when all did. `is_missed`:
+    the effect ended as it should and never came to the place, so nobody was killed.
     """
 
     square: Square
@@ -101,6 +104,7 @@ class Round:
     known_s: float = 0.0
     final_s: float = 0.0
     failed: str = ""
+    is_missed: bool = False
 
     @property
     def holds(self) -> bool:
@@ -196,9 +200,18 @@ class _Matrix:
             for square in _taken(squares):
                 if self._stopping.is_set():
                     return
-                self._rounds.append(_played(stage, square, next(self._orders)))
+                self._rounds.append(self._killed(stage, square))
             stage.settle()
             self._violations += stage.judge().violations
+
+    def _killed(self, stage: Stage, square: Square) -> Round:
+        """One round. Where its effect never came to the place, another order is tried: nothing was killed yet."""
+        for _ in range(TRIES - 1):
+            played = _played(stage, square, next(self._orders))
+            if not played.is_missed:
+                return played
+            self._say(f"{square}, order {played.order}: {played.failed} Another order is tried.")
+        return _played(stage, square, next(self._orders))
 
 
 def _taken(squares: queue.SimpleQueue[Square]) -> Iterator[Square]:
@@ -223,7 +236,11 @@ def _played(stage: Stage, square: Square, order: int) -> Round:
 
 def _round(stage: Stage, square: Square, order: int) -> Round:
     caller = _begun(stage, square, order)
-    pid, let_go = _at_the_place(stage, square, order)
+    try:
+        pid, let_go = _at_the_place(stage, square, order)
+    except StageError as error:
+        state, rows = stage.state(order), stage.written(order)
+        return Round(square, order, state, rows, failed=error.message, is_missed=(state, rows) == ("committed", 1))
     killed_at = time.monotonic()
     match square.victim:
         case "client":

@@ -9,7 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from effectsvc.chaos.matrix import PLACES, VICTIMS
+from effectsvc.chaos.matrix import PLACES, VICTIMS, Square, Wanted, _Matrix
+from effectsvc.chaos.stage import Ground, Stage
 from tests.chaos.test_storm import ENDS_WITHIN_S, left_behind, run_chaos, until_told
 from tests.command_line import check_json
 
@@ -50,6 +51,21 @@ def test_a_matrix_that_is_interrupted_leaves_nothing_running(tmp_path: Path) -> 
         process.communicate(timeout=ENDS_WITHIN_S)
     assert process.returncode == 128 + signal.SIGINT
     assert left_behind("stopped matrix") == []
+
+
+@pytest.mark.storm
+@pytest.mark.timeout(240)
+def test_an_effect_that_never_comes_to_the_place_is_no_round_and_another_is_tried(tmp_path: Path) -> None:
+    """The answer to its call is lost: a lookup ends it, and no worker commits it."""
+    said: list[str] = []
+    matrix = _Matrix(Wanted(rounds=1, side_by_side=1, directory=tmp_path), said.append)
+    with (
+        Ground(tmp_path / "ground", has_server=True) as ground,
+        Stage(ground, cell="missed", is_stopped=lambda: False) as stage,
+    ):
+        stage.provider.tell(1, "answer_lost")
+        played = matrix._killed(stage, Square("worker", "before_our_commit"))
+    assert (played.order, played.holds, len(said)) == (2, True, 1), (played, said)
 
 
 @pytest.mark.storm
