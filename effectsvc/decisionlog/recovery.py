@@ -51,7 +51,7 @@ class LostStop:
     """A freeze that nobody thawed, a halted run, or all runs of somebody halted, which the store has forgotten.
 
     `type` is that of the entry: `freeze`, `halt` or `halt_runs`. `facts` are the names in it, as operations take them.
-    `after_n` is the counter of the last entry that the store still had.
+    `after_n` is the counter of the last entry that the store still had, also after any later loss.
     """
 
     index: int
@@ -83,14 +83,22 @@ def rollbacks(log: Path, *, key: str | None = None) -> list[Rollback]:
     report = verify(log, key=key)
     if report.verdict in (Verdict.TAMPERED, Verdict.ROLLED_BACK):
         raise LogDamaged(f"The log {log} does not verify: {report.faults[0].code}.")
-    told = [record for record in records_from(log) if record.type == "discontinuity" and "lost_from" in record.entry]
-    found = []
-    for record in told:
+    told, thawed = [], dict[str, int]()
+    for record in records_from(log):
+        if record.type == "discontinuity" and "lost_from" in record.entry:
+            told.append(record)
+        elif record.type == "thaw":
+            thawed[str(record.entry.get("freeze_id"))] = record.index
+    found = list[Rollback]()
+    after_n = told[-1].entry["after_n"] if told else 0
+    for record in reversed(told):
         first, last = record.entry["lost_from"], record.entry["lost_to"]
         lost = list(_scripts_records(log, first, last))
-        stops = tuple(_lost_stops(lost, record.entry["after_n"]))
+        # What a later loss took back too is counted anew since.
+        after_n = min(after_n, record.entry["after_n"])
+        stops = tuple(_lost_stops(lost, after_n, thawed))
         freeze_id = rollback_freeze_id(dict(record.entry))
-        found.append(Rollback(record.index, first, last, freeze_id, tuple(_lost_attempts(lost)), stops))
+        found.insert(0, Rollback(record.index, first, last, freeze_id, tuple(_lost_attempts(lost)), stops))
     return found
 
 
@@ -107,13 +115,16 @@ _NAMES: Final = {
 }
 
 
-def _lost_stops(lost: list[Record], after_n: int) -> Iterator[LostStop]:
-    """In their order. What the service froze itself, by `accept` or as the exporter, ends with the recovery: none."""
-    thawed = {record.entry.get("freeze_id") for record in lost if record.type == "thaw"}
+def _lost_stops(lost: list[Record], after_n: int, thawed: Mapping[str, int]) -> Iterator[LostStop]:
+    """In their order. What the service froze itself, by `accept` or as the exporter, ends with the recovery: none.
+
+    `thawed` names the record that ended a freeze, wherever it is in the log: a later loss may have swallowed it too.
+    """
     for record in lost:
         entry: Any = record.entry
         by_itself = record.type == "freeze" and (record.source["op"] != "freeze" or entry.get("scope") == "cell")
-        if record.type not in _NAMES or by_itself or entry.get("freeze_id", "none") in thawed:
+        is_over = record.type == "freeze" and thawed.get(str(entry.get("freeze_id")), 0) > record.index
+        if record.type not in _NAMES or by_itself or is_over:
             continue
         facts = {name: str(entry.get(name) or "") for name in _NAMES[record.type]}
         # The rule of a freeze is its scope; a halt's is the reason, as the run's record has it.
