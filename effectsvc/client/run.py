@@ -348,7 +348,8 @@ class Run:
 
     async def halt(self, reason: str) -> None:
         """Halts the run for good: every later call is refused, what waits is cancelled, what runs finishes."""
-        entry = note_entry("halt", by=self.client.by, at_ms=_wall_ms(), facts={"run": self.run_id, "reason": reason})
+        facts = {"run": self.run_id, "tenant": self.tenant_id, "agent": self.caller.agent_id, "reason": reason}
+        entry = note_entry("halt", by=self.client.by, at_ms=_wall_ms(), facts=facts)
         await self.client.store.send(
             self.client.commands.halt_run(
                 run=self.digest, tenant=self.tenant_id, reason=reason[:64], actor=self.caller.agent_id, entry=entry

@@ -129,7 +129,9 @@ def _lost_stops(lost: list[Record], after_n: int, thawed: Mapping[str, int]) -> 
         facts = {name: str(entry.get(name) or "") for name in _NAMES[record.type]}
         # The rule of a freeze is its scope; a halt's is the reason, as the run's record has it.
         reason = str(entry.get("reason", "")) if record.type == "freeze" else record.source["rule"]
-        yield LostStop(record.index, record.type, facts, reason, str(entry.get("actor", "")), after_n)
+        # A host halts in its agent's name.
+        actor = entry.get("actor") or (entry.get("agent") if record.source["op"] == "halt_run" else "")
+        yield LostStop(record.index, record.type, facts, reason, str(actor or ""), after_n)
 
 
 def _lost_attempts(lost: list[Record]) -> Iterator[LostAttempt]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from effectsvc import AsyncEffectClient, Caller
 from effectsvc.core.identity import run_digest
+from effectsvc.settings import load_settings
 from effectsvc.store import replies as r
 from tests import command_line
 from tests.decisionlog.conftest import Opened
@@ -103,3 +106,27 @@ def test_runs_opened_after_a_second_loss_are_not_meant_by_what_was_halted_before
     feeder.feed(1)
     assert person.recover()["stopped_again"] == 1
     assert not person.is_halted("run-new")
+
+
+def test_a_run_that_its_host_halted_is_halted_again(feeder: Feeder, exporting: Opened, person: Person) -> None:
+    """Not only one that a person halted: the host's entry says of which tenant the run is."""
+
+    async def halted_by_host(reason: str) -> None:
+        settings = load_settings(redis_url=feeder.url, cell=feeder.keys.cell)
+        async with AsyncEffectClient(settings, tools=[]) as client:
+            run = await client.run(tenant_id="acme", run_id="run-1", caller=Caller(agent_id="zoe"))
+            await run.halt(reason)
+
+    person.open_run("run-1", "zoe")
+    with exporting() as exporter:
+        exporter.export_once()
+        past = Past(feeder)
+        asyncio.run(halted_by_host("said too much"))
+        exporter.export_once()
+        past.restore()
+        exporter.export_once()
+        exporter.finish()
+    assert not person.is_halted("run-1")
+    assert person.recover()["stopped_again"] == 1
+    record = feeder.store.send(feeder.commands.run_fields(run_digest(tenant="acme", run_id="run-1")))
+    assert (record["halted"], record["halted_by"]) == ("said too much", "zoe")
