@@ -47,7 +47,8 @@ STREAM_KEEP_MS: Final = 3_600_000
 """What is exported stays in the stream for an hour: `log recover` mends a damaged end from there."""
 LOOK_BACK: Final = 256
 """Records that are looked for in the store at once, from the end of the log, until one is there."""
-_N: Final = re.compile(r"[1-9][0-9]{0,15}")
+_N: Final = re.compile(r"[1-9][0-9]{0,14}")
+"""A counter: so many digits leave room for the one after it in an integer of the log's profile."""
 _SAID: Final = ("answer", "epoch", "from", "layer", "op", "rule", "to", "type")
 _FIELDS: Final = frozenset((*_SAID, "n"))
 
@@ -190,7 +191,7 @@ class Exporter:
                 told += self._append_checked(batch)
                 batch = []
                 told += 1
-                if n < expected:
+                if n < expected or self._is_beyond(n):
                     self._tell_malformed(stream_id, entry, "COUNTER", next_n=expected)
                     continue
                 if n == expected:
@@ -201,6 +202,11 @@ class Exporter:
             batch.append((source, entry))
             expected = n + 1
         return told + self._append_checked(batch)
+
+    def _is_beyond(self, n: int) -> bool:
+        """Whether the cell has not counted so far: somebody wrote that by hand, and what follows is no repetition."""
+        counted = self._send(self.commands.hash_fields(self.commands.keys.meta)).get("n")
+        return counted is not None and n > int(counted)
 
     def _append_checked(self, batch: list[tuple[dict[str, Any], bytes]]) -> int:
         """Appends a batch. Entries that cannot stand in a record are told instead; returns how many those were."""

@@ -99,6 +99,25 @@ def test_an_entry_that_is_none_is_told_and_holds_nothing_up(feeder: Feeder, expo
     assert int(verify(tmp_path / "log").verdict) == stranger.verify(tmp_path / "log") == 4
 
 
+@pytest.mark.parametrize("n", [1_000, 10**15 - 1, 2**53 - 1, 10**16 - 1])
+def test_a_counter_that_the_cell_has_not_come_to_hides_none_of_its_entries(
+    feeder: Feeder, exporting: Opened, tmp_path: Path, n: int
+) -> None:
+    """Written by hand in the form of a script's entry: what comes after it is exported as ever."""
+    feeder.feed(1)
+    with exporting() as exporter:
+        drained(exporter)
+        made = {"n": n, "epoch": "e", "type": "halt", "op": "halt_run", "answer": "halted", "rule": "r", "layer": "l"}
+        feeder.plain.xadd(feeder.keys.log, {**made, "from": "", "to": "", "e": b"{}"})
+        drained(exporter)
+        last = feeder.feed(2)
+        drained(exporter)
+        assert feeder.store.send(feeder.commands.watermark()) == last
+        exporter.finish()
+    report = verify(tmp_path / "log")
+    assert (int(report.verdict), report.happened, stranger.verify(tmp_path / "log")) == (4, 3, 4)
+
+
 # ---- 2: the watermark and trimming -----------------------------------------------------------------------------------
 
 
