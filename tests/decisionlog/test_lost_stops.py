@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ import pytest
 
 from effectsvc import AsyncEffectClient, Caller
 from effectsvc.core.identity import run_digest
+from effectsvc.decisionlog.recovery import rollbacks
+from effectsvc.embedded import EmbeddedServer
 from effectsvc.settings import load_settings
 from effectsvc.store import replies as r
 from tests import command_line
 from tests.decisionlog.conftest import Opened
 from tests.decisionlog.feeder import Feeder
-from tests.decisionlog.test_rollback import Past
+from tests.decisionlog.test_rollback import Past, accept_as_a_person
 
 
 @dataclass
@@ -130,3 +133,39 @@ def test_a_run_that_its_host_halted_is_halted_again(feeder: Feeder, exporting: O
     assert person.recover()["stopped_again"] == 1
     record = feeder.store.send(feeder.commands.run_fields(run_digest(tenant="acme", run_id="run-1")))
     assert (record["halted"], record["halted_by"]) == ("said too much", "zoe")
+
+
+def test_a_run_that_a_worker_brings_back_in_a_later_epoch_is_halted_as_its_agent_was(
+    make_server: Callable[..., EmbeddedServer], cell_name: str, exporting: Opened, tmp_path: Path
+) -> None:
+    """The server was started twice after the loss; what is taken back only then was opened before it all the same."""
+    server = make_server(port=0)
+    server.start()
+    feeder = Feeder(server.url, cell_name)
+    try:
+        feeder.create()
+        person = Person(feeder, tmp_path / "log")
+        feeder.feed(1)
+        with exporting(of=feeder) as exporter:
+            exporter.export_once()
+            past = Past(feeder)
+            feeder.stream.decide("effect-lost")
+            feeder.feed()
+            person.run("runs", "halt", "--agent", "atlas", "--reason", "old conversations", "--yes")
+            exporter.finish()
+        past.restore()
+        for _ in range(2):
+            server.stop()
+            server.start()
+            accept_as_a_person(feeder)
+        with exporting(of=feeder) as exporter:
+            exporter.finish()
+        (rollback,) = rollbacks(tmp_path / "log")
+        (lost,) = rollback.attempts
+        begun = replace(lost.begun, run_id=lost.run_id)  # as a worker's own memory has it
+        command = feeder.commands.adopt(lost.address(lane="default"), begun=begun, next_step="review", entry=b"{}")
+        assert isinstance(feeder.store.send(command), r.Adopted)
+        assert person.recover()["stopped_again"] == 1
+        assert person.is_halted("run-1")
+    finally:
+        feeder.close()

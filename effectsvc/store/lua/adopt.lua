@@ -32,12 +32,24 @@ else
   if compensates ~= '' then redis.call('HSET', k_effect, 'compensates', compensates) end
   if payload ~= '' then redis.call('SET', k_payload, payload) end
 end
+-- Where the epoch of the attempt ended: there the store lost it. Where it never had that epoch, its own began.
+local function lost_at()
+  local known, of = redis.call('HGETALL', k_epochs), redis.call('HGET', k_epochs, string.sub(token, 1, 16))
+  local began = of and tonumber(string.match(of, '^%d+')) or math.huge
+  local after, at = nil, string.match(redis.call('HGET', k_epochs, short_epoch), '%d+$')
+  for i = 2, #known, 2 do
+    local number, start = string.match(known[i], '^(%d+) (%d+)$')
+    number = tonumber(number or '0')
+    if number > began and (not after or number < after) then after, at = number, start end
+  end
+  return at
+end
 -- What is proved not to have happened may begin again, and only in a run. That was opened before the store lost it, so before
--- whatever was said in this epoch.
+-- whatever was said since.
 if run_id ~= '' and redis.call('EXISTS', k_run) == 0 then
   redis.call('HSET', k_run, 'tenant', tenant, 'run_id', run_id, 'agent', agent, 'state', '', 'deadline', '',
     'parent', string.match(ancestors, '^%S+') or '', 'ancestors', ancestors, 'opened', int(now),
-    'opened_n', string.match(redis.call('HGET', k_epochs, short_epoch), '%d+$'))
+    'opened_n', lost_at())
 end
 -- The newest attempt stays the current one; each that may have acted is alive until it is known to be over.
 if not f[3] or tonumber(f[3]) < tonumber(number) then

@@ -261,7 +261,7 @@ class EvidenceOperations(EffectOperations):
             state = str(e.state)
         if begun.run_id and at.run not in self.runs:
             parent = at.above[0] if at.above else ""
-            opened = self.now, self.epochs[self.short_epoch][1]
+            opened = self.now, self._lost_at(begun.token)
             self.runs[at.run] = Run(begun.tenant, begun.run_id, begun.agent, "", None, parent, at.above, *opened)
         if e.lane is None:  # refused at propose, or cancelled before it: never meant for a lane
             e.lane, e.version, e.occ = at.lane, begun.version, begun.occurrence
@@ -280,6 +280,12 @@ class EvidenceOperations(EffectOperations):
             e.waiting_for, e.needs_review = "person", True
         moved = (state, "unknown")
         return r.Adopted(*self.append("resolve", "adopted", entry, rule="store_lost", moved=moved))
+
+    def _lost_at(self, token: str) -> int:
+        """Where the epoch of the attempt ended; where the present one began, if the cell never had that."""
+        number, _ = self.epochs.get(token[:16], self.epochs[self.short_epoch])
+        later = [each for each in self.epochs.values() if each[0] > number]
+        return min(later)[1] if later else self.epochs[self.short_epoch][1]
 
     def _forgotten(self, at: Address, begun: Begun) -> Effect:
         e = Effect(
