@@ -102,10 +102,11 @@ def test_a_worker_that_was_killed_is_told_as_silent_and_one_that_is_not_there_is
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its attempts' leases say more; the list says where to look."""
+    process = desk.stack.start_process("doomed", "worker", "--lanes", "doomed")
+    [victim] = until(lambda: listed(desk, "--lane", "doomed"), "it is on the list")
     monkeypatch.setattr(roster, "SILENT_S", 3.0)  # a beat and a half
-    [victim] = listed(desk)
-    desk.stack.processes["later"].kill()
-    desk.stack.processes["later"].wait()
+    process.kill()
+    process.wait()
     until(lambda: listed(desk)[victim]["state"] == "silent", "its beats are missing")
     for words in (("nobody",), ("--host", "elsewhere")):
         assert desk.run("workers", "drain", *words, "--reason", "r", "--yes").exit_code == 6
