@@ -21,7 +21,7 @@ from effectsvc.executor_files import MarkFile, Spool, state_dir
 from effectsvc.policy.tool_policy import read_published
 from effectsvc.settings import Settings
 from effectsvc.store.async_store import Mark
-from effectsvc.store.commands import SERVER_TIME_MS, Commands, Read, is_frozen, raw_bytes, text_map, text_tuple
+from effectsvc.store.commands import SERVER_TIME_MS, Commands, Read, is_frozen, pairs, raw_bytes, text_map, text_tuple
 from effectsvc.store.keys import CellKeys
 from effectsvc.store.places import RECENT_MS, Place, read_places
 from effectsvc.store.safety import info_map
@@ -145,15 +145,12 @@ def _look_at_log(store: SyncStore, keys: CellKeys, seen: Observed) -> None:
     newest = store.send(Read(("XREVRANGE", keys.log, "+", "-", "COUNT", 1), list))
     if newest:
         stream_id, raw = newest[0]
-        told = dict(zip(raw[::2], raw[1::2], strict=True)).get(b"n", b"")
+        told = dict(pairs(raw)).get(b"n", b"")
         seen.last_log_ms, seen.last_log_n = int(stream_id.split(b"-")[0]), int(told) if told.isdigit() else -1
 
 
 def _flat(raw: list[Any]) -> dict[str, Any]:
-    return {
-        name.decode(): value.decode() if isinstance(value, bytes) else value
-        for name, value in zip(raw[::2], raw[1::2], strict=True)
-    }
+    return {name.decode(): value.decode() if isinstance(value, bytes) else value for name, value in pairs(raw)}
 
 
 def _look_at_lanes(store: SyncStore, keys: CellKeys, seen: Observed, workers: Mapping[str, int] | None) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 import orjson
 
 from effectsvc.cli.operator import Operator
-from effectsvc.store.commands import Read, text_map
+from effectsvc.store.commands import Read, pairs, text_map
 
 CHUNK: Final = 1_000
 """Log entries read at once: about a megabyte."""
@@ -67,8 +67,7 @@ class LogWindow:
         That is later than `from_ms` where the limit ended the reading, or where what was exported is trimmed already.
         """
         first = self._operator.send(Read(("XRANGE", self._operator.keys.log, "-", "+", "COUNT", 1), _entries))
-        raw = first[0][1] if first else []
-        if not first or dict(zip(raw[::2], raw[1::2], strict=True)).get(b"n") == b"1":
+        if not first or dict(pairs(first[0][1])).get(b"n") == b"1":
             return self._reaches_ms
         return max(self._reaches_ms, time_ms(first[0][0]))
 

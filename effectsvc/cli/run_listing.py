@@ -18,6 +18,7 @@ from effectsvc.cli.output import say, span
 from effectsvc.core.identity import run_digest
 from effectsvc.core.states import WAITING, State
 from effectsvc.store.command import short
+from effectsvc.store.commands import pairs
 
 MAX_ENTRIES: Final = 100_000
 """Log entries that calls are counted in; some three seconds."""
@@ -118,7 +119,7 @@ def _called(operator: Operator, *, now_ms: int, since_s: float) -> tuple[dict[st
     seen: dict[str, _Seen] = {}
     digests: dict[tuple[str, str], str] = {}
     for stream_id, raw in window:
-        told = dict(zip(raw[::2], raw[1::2], strict=True))
+        told = dict(pairs(raw))
         if told.get(b"op") not in _CALLS and told.get(b"type") != b"halt":  # most entries are not read for it
             continue
         fields, said = read_entry(raw) or ({}, {})

@@ -118,7 +118,7 @@ def mend(
         exporter = Exporter(store, commands, writer, again=True)
         if not damage.can_export_again:
             oldest = store.send(commands.entries_from("-", count=LOOK_BACK))
-            next_n = first_counter(oldest) or _head(store, commands) + 1
+            next_n = first_counter(oldest) or store.send(commands.log_end()) + 1
             facts: dict[str, Any] = {
                 "reason": "log_damaged",
                 "after_n": writer.next_n - 1,
@@ -132,10 +132,6 @@ def mend(
             writer.say("discontinuity", facts)
         exporter.finish()
     return damage
-
-
-def _head(store: SyncStore, commands: Commands) -> int:
-    return int(store.send(commands.hash_fields(commands.keys.meta))["n"])
 
 
 def _seal(layout: Layout, damage: Damage) -> None:

@@ -6,7 +6,7 @@ The operations stand in six files by what they are about: `effect_commands`, `wa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from effectsvc.store.cell_commands import (
@@ -115,10 +115,14 @@ _TOLD: Final = "halt:"
 """How the fields of the switches begin that tell all runs of a tenant or agent to halt."""
 
 
+def pairs(raw: Any) -> Iterable[tuple[Any, Any]]:
+    """The names and values of a hash reply (RESP2 list or RESP3 map), or of a stream's entry."""
+    return raw.items() if isinstance(raw, dict) else zip(raw[::2], raw[1::2], strict=True)
+
+
 def text_map(raw: Any) -> dict[str, str]:
-    """A hash reply (RESP2 list or RESP3 map) as text."""
-    pairs = raw.items() if isinstance(raw, dict) else zip(raw[::2], raw[1::2], strict=True)
-    return {key.decode(): value.decode() for key, value in pairs}
+    """The same as text. Raises UnicodeDecodeError."""
+    return {key.decode(): value.decode() for key, value in pairs(raw)}
 
 
 class ToldToHalt(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from effectsvc.store.command import Read
+from effectsvc.store.commands import pairs
 from effectsvc.store.keys import CellKeys
 
 REMEMBERED_MS: Final = 3_600_000
@@ -99,7 +100,7 @@ def _signal(number: int) -> str:
 
 def _places(raw: Any) -> dict[str, Place]:
     found = {}
-    for name, text in raw.items() if isinstance(raw, dict) else zip(raw[::2], raw[1::2], strict=True):
+    for name, text in pairs(raw):
         try:
             told = orjson.loads(text)
             ends = tuple(End(int(at_ms), int(status)) for at_ms, status in told["ends"])
